@@ -1,0 +1,1 @@
+"""The Textual face of Relaunch. Reads snapshots; never awaits the network."""
