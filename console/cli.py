@@ -1,0 +1,134 @@
+"""The `relaunch` command: parse arguments, choose a front end, nothing else.
+
+`relaunch --help` and `relaunch diagnose` load none of Textual, asyncssh, aiohttp, huggingface_hub; every other import
+waits until its verb is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from console import __version__
+from console.errors import ExitCode, RelaunchError, UsageError
+from console.verbs import VERBS
+
+_EPILOG = """\
+exit codes: 0 done, or already so - 1 unexpected - 2 usage, profile or script - 3 refused by preflight - 4 unreachable,
+authentication or host key - 5 locked by someone - 6 download or integrity - 7 the unit did not start - 8 not ready -
+9 generates nonsense - 10 below the throughput gate - 11 failed, what served before is serving again - 12 failed, and the
+way back failed too - 130 interrupted (work on the node goes on)
+
+start here: relaunch --rehearse --script redeploy      the whole job on a practice node, nothing is touched
+            relaunch --node root@gpu1 --profile kimi-k2.5-nvfp4 plan
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, ending with our exit code and one line that says what would be right."""
+
+    def error(self, message: str) -> object:  # type: ignore[override]
+        raise UsageError(f"{self.prog}: {message}", f"{self.prog} --help")
+
+
+def _shared() -> argparse.ArgumentParser:
+    """Options that stand before or after the verb."""
+    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    where = shared.add_argument_group("where and what")
+    where.add_argument("--node", metavar="N", help="user@host, an OpenSSH alias, a name of the nodes file, or `local`")
+    where.add_argument("--nodes", metavar="FILE", help="nodes file (default: $XDG_CONFIG_HOME/relaunch/nodes.yaml)")
+    where.add_argument("--profile", metavar="P", help="profile name or file")
+    where.add_argument("--profiles", metavar="DIR", help="folder with further profiles")
+    where.add_argument("--rehearse", action="store_true", help="on the practice node of this machine")
+    where.add_argument(
+        "--fault",
+        metavar="NAME[:STEP]",
+        action="append",
+        help="with --rehearse: make a step fail as it does in the field",
+    )
+    how = shared.add_argument_group("how")
+    how.add_argument("--read-only", action="store_true", help="look, and change nothing on the node")
+    how.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    how.add_argument("--yes", action="store_true", help="agree to every confirmation")
+    how.add_argument("--fix", action="store_true", help="apply the known remedy of a failed launch, and launch again")
+    how.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+    how.add_argument("--no-color", action="store_true", help="no colour (NO_COLOR does the same)")
+    how.add_argument("--lock-wait", type=float, metavar="S", help="wait S seconds for someone else's run")
+    return shared
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    shared = _shared()
+    parser = _Parser(
+        prog="relaunch",
+        description="Replace the model that serves on a GPU machine you own, verify every step, keep a way back.",
+        epilog=_EPILOG,
+        parents=[shared],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"relaunch {__version__}")
+    parser.add_argument("--script", metavar="NAME|FILE|-", help="run a script headless: redeploy, preflight, bench, …")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    for verb in VERBS:
+        sub = verbs.add_parser(verb.name, help=verb.help, description=verb.help, parents=[shared])
+        for arg in verb.args:
+            sub.add_argument(arg.name, help=arg.help, **arg.extra)
+        if verb.name in _LOCAL:
+            _LOCAL[verb.name](sub)
+    return parser
+
+
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(dest="what", required=True, parser_class=_Parser)
+    check = what.add_parser("check", help="every problem of a profile file, as file:line:col")
+    check.add_argument("files", nargs="+")
+    what.add_parser("list", help="the profiles that are found")
+    what.add_parser("show", help="one profile, with its defaults filled in").add_argument("name")
+
+
+def _diagnose_arguments(parser: argparse.ArgumentParser) -> None:
+    from console.triage import command
+
+    command.add_diagnose_arguments(parser)
+
+
+def _catalogue_arguments(parser: argparse.ArgumentParser) -> None:
+    from console.triage import command
+
+    command.add_catalogue_arguments(parser)
+
+
+_LOCAL = {
+    "profile": _profile_arguments,
+    "diagnose": _diagnose_arguments,
+    "catalogue": _catalogue_arguments,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `relaunch` and return its exit code."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except RelaunchError as error:
+        print(f"relaunch: {error.message}", file=sys.stderr)
+        if error.remedy:
+            print(f"  try: {error.remedy}", file=sys.stderr)
+        return error.code
+    except BrokenPipeError:
+        # The reader went away (`| head`); nothing more can be said, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _dispatch(argv: list[str]) -> int:
+    options = build_parser().parse_args(argv)
+    from console import headless
+
+    if options.verb is None and options.script is None:
+        return headless.open_console(options)
+    return headless.run(options)

@@ -1,0 +1,294 @@
+"""What each verb does headless. `HANDLERS` maps every verb that is no script to its coroutine; each returns an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+from console.deploy.script import load_script
+from console.deploy.store import RunRow, state_folder
+from console.errors import ExitCode, InvalidFile, UsageError
+from console.events import Event, RunEnded, encode
+from console.printing import Printer, glyphs, wants_colour
+from console.session import Session, ask_on_terminal, connected, hub_token, profile_folders
+from console.text import duration, gib, plural
+
+Handler: TypeAlias = Callable[[Session], Awaitable[int]]
+
+
+async def run_script(session: Session, name: str, *, dry_run: bool = False) -> int:
+    """Run a script on the node of the command line; the exit code of its last event."""
+    from console.engine import Engine, RunOptions, agree
+
+    script = load_script(name, sys.stdin.read() if name == "-" else None)
+    async with connected(session) as where:
+        engine = Engine(where.node, where.needed_profile(), session.store)
+        engine.subscribe(_sink(session))
+        end = await engine.run(
+            script,
+            RunOptions(
+                dry_run=dry_run or bool(session.given("dry_run", False)),
+                fix=bool(session.given("fix", False)),
+                rehearsal=where.rehearsal,
+                confirm=agree if session.given("yes", False) else ask_on_terminal,
+                token=hub_token(os.environ),
+                evidence=state_folder() / "evidence",
+                lock_wait=float(session.given("lock_wait", 0.0)),
+            ),
+        )
+    return end.code
+
+
+def _printer(session: Session) -> Printer:
+    colour = wants_colour(sys.stderr, os.environ, refused=bool(session.given("no_color", False)))
+    return Printer(sys.stderr, colour=colour)
+
+
+def _sink(session: Session) -> Callable[[Event], None]:
+    printer = _printer(session)
+
+    def for_people(event: Event) -> None:
+        printer(event)
+        if isinstance(event, RunEnded):
+            session.tell(f"run {event.run}: {event.text.splitlines()[0]}")
+
+    def for_programs(event: Event) -> None:
+        session.tell_json(encode(event))
+        if isinstance(event, RunEnded) and event.code:
+            printer(event)
+
+    return for_programs if session.as_json else for_people
+
+
+async def plan(session: Session) -> int:
+    """What a redeploy would change."""
+    return await run_script(session, "redeploy", dry_run=True)
+
+
+async def resume(session: Session) -> int:
+    """Run the script of the last unfinished run of this node again; every step looks at the node first."""
+    async with connected(session) as where:
+        name = where.node.name
+    unfinished = next(
+        (row for row in session.store.runs(node=name, limit=200) if row.code in (None, ExitCode.INTERRUPTED)), None
+    )
+    if unfinished is None:
+        session.tell(f"no unfinished run of {name}: nothing to resume")
+        return ExitCode.DONE
+    print(f"resuming run {unfinished.id} ({unfinished.script})", file=sys.stderr)
+    return await run_script(session, unfinished.script)
+
+
+async def status(session: Session) -> int:
+    """What the node is and what serves there."""
+    from console.deploy.lock import holder
+    from console.deploy.release import last_good
+    from console.engine import Engine
+
+    async with connected(session) as where:
+        profile = where.needed_profile()
+        facts = await Engine(where.node, profile, session.store).facts()
+        good, lock = last_good(facts), holder(facts)
+    units = [facts.units[name] for name in (profile.service.unit, *profile.replaces) if name in facts.units]
+    if session.as_json:
+        session.tell_json(
+            {
+                "node": where.node.name,
+                "host": facts.host,
+                "units": {unit.name: f"{unit.active}/{unit.sub}" for unit in units},
+                "last_good": None if good is None else good.number,
+                "lock": None if lock is None else str(lock),
+                "gpus": None if facts.gpus is None else len(facts.gpus.gpus),
+                "missing": list(facts.missing),
+            }
+        )
+        return ExitCode.DONE
+    session.tell(f"{where.node.name}  {facts.host}, {facts.kernel}, {plural(facts.cpus, 'CPU')}, {gib(facts.memory)}")
+    for unit in units:
+        session.tell(f"  {unit.name}  {unit.active} ({unit.sub}){'' if unit.text else '  no unit file'}")
+    for listener in facts.listeners:
+        session.tell(f"  port {listener.port}  {listener.unit or listener.command or 'unknown process'}")
+    session.tell(f"  last good  {'none yet' if good is None else f'release {good.number}, {good.profile}'}")
+    session.tell(f"  lock       {'free' if lock is None else lock}")
+    for sentence in facts.missing:
+        session.tell(f"  unknown: {sentence}")
+    return ExitCode.DONE
+
+
+async def gpus(session: Session) -> int:
+    """One sample of every GPU, or one a second."""
+    from console.node.gpu import GpuSample, watch_gpus
+
+    def show(sample: GpuSample) -> None:
+        if session.as_json:
+            session.tell_json(asdict(sample))
+            return
+        session.tell(f"driver {sample.driver or 'unknown'}  CUDA {sample.cuda or 'unknown'}  read by {sample.source}")
+        for gpu in sample.gpus:
+            used = "?" if gpu.memory_used is None else gib(gpu.memory_used)
+            total = "?" if gpu.memory_total is None else gib(gpu.memory_total)
+            rest = (("%", gpu.utilisation), ("W", gpu.power), ("°", gpu.temperature))
+            words = "  ".join(f"{'?' if value is None else f'{value:.0f}'}{unit}" for unit, value in rest)
+            session.tell(f"  {gpu.index}  {used:>9} of {total}  {words}  {gpu.name or 'unknown GPU'}")
+            for process in gpu.processes:
+                held = "?" if process.memory is None else gib(process.memory)
+                session.tell(f"       {held:>9}  pid {process.pid} {process.owner or '?'} {process.unit or ''}")
+        for finding in sample.findings:
+            session.tell(f"  ! {finding.text}{'; ' + finding.remedy if finding.remedy else ''}")
+
+    async with connected(session) as where, watch_gpus(where.node) as samples:
+        async for sample in samples:
+            show(sample)
+            if not session.given("follow", False):
+                break
+    return ExitCode.DONE
+
+
+async def logs(session: Session) -> int:
+    """The log of the service."""
+    from console.node import journal
+
+    async with connected(session) as where:
+        unit = session.given("unit") or where.needed_profile().service.unit
+        lines = int(session.given("lines", 200))
+        async with journal.read(where.node, unit, lines=lines, follow=bool(session.given("follow"))) as entries:
+            async for entry in entries:
+                session.tell_json(asdict(entry)) if session.as_json else session.tell(entry.message)
+    return ExitCode.DONE
+
+
+async def unlock(session: Session) -> int:
+    """Show whose the lock is, ask, remove it."""
+    from console.deploy.lock import break_lock, holder
+    from console.engine import Engine
+
+    async with connected(session) as where:
+        facts = await Engine(where.node, where.needed_profile(), session.store).facts()
+        owner = holder(facts)
+        if owner is None:
+            session.tell(f"{where.node.name} is not locked")
+            return ExitCode.DONE
+        session.tell(f"locked by {owner}")
+        if not (session.given("yes", False) or await ask_on_terminal("Remove this lock?", "unlock")):
+            session.tell("left as it is")
+            return ExitCode.LOCKED
+        gone = await break_lock(where.node, facts, owner)
+        session.tell("removed" if gone else "it had changed hands meanwhile; left as it is")
+        return ExitCode.DONE if gone else ExitCode.LOCKED
+
+
+async def runs(session: Session) -> int:
+    """The history."""
+    rows = session.store.runs(limit=int(session.given("limit", 20)))
+    if session.as_json:
+        for row in rows:
+            session.tell_json(asdict(row))
+        return ExitCode.DONE
+    if not rows:
+        session.tell("no runs yet; `relaunch --rehearse --script redeploy` makes the first, on the practice node")
+    for row in rows:
+        session.tell(_run_line(row))
+    return ExitCode.DONE
+
+
+def _run_line(row: RunRow) -> str:
+    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started))
+    spent = "unfinished" if row.ended is None else duration(row.ended - row.started)
+    code = "?" if row.code is None else str(row.code)
+    mark = " REHEARSAL" if row.rehearsal else ""
+    return f"{row.id}  {began}  {code:>3}  {spent:>10}  {row.node} › {row.profile} › {row.verb}{mark}  {row.text[:80]}"
+
+
+async def show(session: Session) -> int:
+    """Replay one run exactly as it was told."""
+    row = session.store.run(session.given("run"))
+    printer = Printer(sys.stdout, signs=glyphs(os.environ))
+    for event in session.store.events(row.id):
+        session.tell_json(encode(event)) if session.as_json else printer(event)
+    if row.code is None and not session.as_json:
+        session.tell(f"run {row.id} has no end: its console was killed, or it still runs")
+    return ExitCode.DONE
+
+
+async def diagnose(session: Session) -> int:
+    """The first cause of a log file or stdin."""
+    from console.triage import command
+
+    return await asyncio.to_thread(command.run_diagnose, session.options)
+
+
+async def catalogue(session: Session) -> int:
+    """Lint a user's failure catalogue."""
+    from console.triage import command
+
+    return await asyncio.to_thread(command.run_catalogue, session.options)
+
+
+async def profile(session: Session) -> int:
+    """Check, list or show profiles."""
+    from console.profile import load
+
+    folders = profile_folders(session)
+    match session.given("what"):
+        case "list":
+            for found in load.list_profiles(folders):
+                session.tell_json(asdict(found)) if session.as_json else session.tell(f"{found.name:<24} {found.title}")
+        case "show":
+            session.tell(load.describe(load.find_profile(session.given("name"), folders)))
+        case _:
+            return _check_profiles(session)
+    return ExitCode.DONE
+
+
+def _check_profiles(session: Session) -> int:
+    from console.profile.load import lint
+
+    problems = [problem for file in session.given("files") for problem in lint(Path(file))]
+    if problems:
+        raise InvalidFile(tuple(problems))
+    session.tell(f"{plural(len(session.given('files')), 'profile')}: no problem found")
+    return ExitCode.DONE
+
+
+async def rehearsal(session: Session) -> int:
+    """The practice node's process."""
+    from console.rehearsal import practice
+
+    folder = state_folder() / "rehearsal"
+    match session.given("what"):
+        case "stop":
+            session.tell("stopped" if await practice.stop(folder) else "it was not running")
+        case "reset":
+            await practice.reset(folder)
+            session.tell("the practice node is as it was at first")
+        case _:
+            session.tell(str(await practice.status(folder)))
+    return ExitCode.DONE
+
+
+async def _not_yet(session: Session) -> int:
+    raise UsageError(f"{session.given('verb')} is not here yet")
+
+
+HANDLERS: dict[str, Handler] = {
+    "plan": plan,
+    "resume": resume,
+    "status": status,
+    "gpus": gpus,
+    "logs": logs,
+    "unlock": unlock,
+    "runs": runs,
+    "show": show,
+    "diagnose": diagnose,
+    "catalogue": catalogue,
+    "profile": profile,
+    "rehearsal": rehearsal,
+    "patch": _not_yet,
+    "fit": _not_yet,
+}

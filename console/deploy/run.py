@@ -1,0 +1,216 @@
+"""One walk through the steps: check, apply, verify; and what follows when one fails.
+
+The walk never trusts what was written down: each step looks at the node, and after each applied step the facts are read
+again. A lost link is not a failure: the walk waits for the node, reads the facts again and checks the step anew, so
+that work that went on without us is adopted and never repeated. A failure during downtime follows the profile's
+`on_failure`: `rollback` undoes the downtime steps in reverse order and proves that the old service serves again
+(`Restored`, or `RollbackFailed`); `hold` leaves the node as it failed. Before downtime nothing that serves was touched,
+so there is nothing to restore and the failure keeps its own exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from console.deploy.step import Context, Needed, Satisfied, Step
+from console.errors import (
+    ExitCode,
+    Interrupted,
+    RelaunchError,
+    Restored,
+    RollbackFailed,
+    Unreachable,
+)
+from console.events import CauseFound, Changed, Event, Noted, StepChanged
+from console.text import Secret, clean, redact
+
+LINK_PATIENCE = 600.0
+"""Seconds that a step may go on losing the link before the run gives up; the remote work goes on all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """Where events go: cleaned and redacted here, the one place, then handed to every sink in turn."""
+
+    sinks: tuple[Callable[[Event], None], ...]
+    secrets: tuple[Secret, ...] = ()
+
+    def __call__(self, event: Event) -> None:
+        values: dict[str, Any] = {f.name: self._safe(getattr(event, f.name)) for f in fields(event)}
+        safe = replace(event, **values)
+        for sink in self.sinks:
+            sink(safe)
+
+    def _safe(self, value: object) -> object:
+        if isinstance(value, str):
+            return redact(clean(value), self.secrets)
+        if isinstance(value, tuple):
+            return tuple(self._safe(item) for item in value)
+        return value
+
+
+Remedy = Callable[[Context, RelaunchError], Awaitable[bool]]
+
+
+async def _no_remedy(ctx: Context, error: RelaunchError) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Walk:
+    """The state of one walk."""
+
+    ctx: Context
+    steps: Sequence[Step]
+    serves_again: Callable[[Context], Awaitable[str]]
+    """Proof, in words, that the old service serves after an undo; raises RelaunchError otherwise."""
+    remedy: Remedy = _no_remedy
+    """Asked after a failure: True when it changed `ctx.profile` so that another walk may succeed."""
+    applied: list[Step] = field(default_factory=list)
+    """Steps that may have to be undone, in the order in which they were applied."""
+    told: set[str] = field(default_factory=set)
+    """Steps whose cause a step told itself, with its place in the log."""
+
+    def __post_init__(self) -> None:
+        emit = self.ctx.emit
+
+        def listen(event: Event) -> None:
+            if isinstance(event, CauseFound):
+                self.told.add(event.step)
+            emit(event)
+
+        self.ctx.emit = listen
+
+    async def plan(self) -> tuple[str, ...]:
+        """Check every step without changing anything; the names of the steps that would do something.
+
+        A step whose check refuses is reported as failed and ends the plan with its error.
+        """
+        needed = []
+        for step in self.steps:
+            outcome = await self._check(step)
+            if isinstance(outcome, Needed):
+                needed.append(step.name)
+                self._say(step, "needed", "; ".join(change.text for change in outcome.changes))
+        return tuple(needed)
+
+    async def walk(self) -> tuple[str, ...]:
+        """Bring every step about; the names of the steps that did something. Raises the error that ends the run."""
+        changed = []
+        for index, step in enumerate(self.steps):
+            try:
+                if await self._bring_about(step):
+                    changed.append(step.name)
+            except asyncio.CancelledError:
+                raise
+            except RelaunchError as error:
+                self._failed(step, error)
+                if await self.remedy(self.ctx, error):
+                    return (*changed, *await self.walk())
+                for later in self.steps[index + 1 :]:
+                    self._say(later, "skipped")
+                raise await self._after_failure(error) from error
+        return tuple(changed)
+
+    async def _bring_about(self, step: Step) -> bool:
+        """True when the step changed something. A lost link starts the step again from measured facts."""
+        deadline = time.monotonic() + LINK_PATIENCE
+        while True:
+            try:
+                return await self._once(step)
+            except Unreachable as error:
+                if time.monotonic() > deadline or type(error) is not Unreachable:
+                    raise
+                self.ctx.emit(Noted(time=time.time(), text=f"{error.message}; looking again at {step.name}"))
+                await self.ctx.refresh()
+
+    async def _once(self, step: Step) -> bool:
+        began = time.monotonic()
+        outcome = await self._check(step)
+        if isinstance(outcome, Satisfied):
+            return False
+        self.applied.append(step)
+        self._say(step, "running", "; ".join(change.text for change in outcome.changes))
+        await step.apply(self.ctx)
+        self._say(step, "verifying")
+        evidence = await step.verify(self.ctx)
+        self._say(step, "done", evidence, time.monotonic() - began)
+        await self.ctx.refresh()
+        return True
+
+    async def _check(self, step: Step) -> Satisfied | Needed:
+        began = time.monotonic()
+        self._say(step, "checking")
+        outcome = await step.check(self.ctx)
+        if isinstance(outcome, Satisfied):
+            self._say(step, "satisfied", outcome.evidence, time.monotonic() - began)
+        else:
+            for change in outcome.changes:
+                self.ctx.emit(Changed(time=time.time(), step=step.name, text=change.text, diff=change.diff))
+        return outcome
+
+    async def _after_failure(self, error: RelaunchError) -> RelaunchError:
+        """Follow `on_failure`; the error that the run ends with."""
+        downtime = any(step.downtime for step in self.applied)
+        if not downtime or self.ctx.profile.on_failure == "hold":
+            return error
+        self.ctx.emit(Noted(time=time.time(), text="going back to what served before"))
+        try:
+            await self._undo()
+            evidence = await self.serves_again(self.ctx)
+        except RelaunchError as second:
+            return RollbackFailed(
+                f"{error.message}; and the way back failed too: {second.message}", second.remedy or error.remedy
+            )
+        return Restored(f"{error.message}; {evidence}", error.remedy)
+
+    async def _undo(self) -> None:
+        """Undo what was applied, newest first, back to and including the unit text; downloads and patches stay."""
+        keep = {"engine", "space", "download", "shards", "patch"}
+        for step in reversed(self.applied):
+            if step.name not in keep:
+                await step.undo(self.ctx)
+                await self.ctx.refresh()
+
+    def _failed(self, step: Step, error: RelaunchError) -> None:
+        first = next((line for line in error.message.splitlines() if line.strip()), type(error).__name__)
+        self._say(step, "failed", first)
+        if step.name not in self.told:
+            self.ctx.emit(CauseFound(time=time.time(), step=step.name, text=error.message, remedy=error.remedy))
+
+    def _say(self, step: Step, state: str, detail: str = "", seconds: float | None = None) -> None:
+        self.ctx.emit(
+            StepChanged(time=time.time(), step=step.name, state=state, detail=detail, seconds=seconds)  # type: ignore[arg-type]
+        )
+
+
+def ending(error: BaseException | None, changed: tuple[str, ...], *, dry_run: bool) -> tuple[ExitCode, str, str]:
+    """Exit code, one sentence and remedy for the end of a run."""
+    match error:
+        case None if dry_run:
+            return ExitCode.DONE, _plan_sentence(changed), ""
+        case None if not changed:
+            return ExitCode.DONE, "already so: every step was satisfied and nothing was changed", ""
+        case None:
+            return ExitCode.DONE, f"done: {', '.join(changed)}", ""
+        case RelaunchError():
+            return error.code, error.message, error.remedy
+        case asyncio.CancelledError() | KeyboardInterrupt():
+            stopped = Interrupted("interrupted; what runs on the node goes on", "come back with: relaunch resume")
+            return stopped.code, stopped.message, stopped.remedy
+        case _:
+            return (
+                ExitCode.UNEXPECTED,
+                f"unexpected: {type(error).__name__}: {error}",
+                "this is a defect of Relaunch; `relaunch show` has the events up to here",
+            )
+
+
+def _plan_sentence(changed: tuple[str, ...]) -> str:
+    if not changed:
+        return "nothing to do: every step is satisfied"
+    return f"nothing has been changed; needed: {', '.join(changed)}"

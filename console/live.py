@@ -1,0 +1,248 @@
+"""A node watched and worked on, for a screen: connection, GPUs, log and run, each known as of some moment.
+
+A screen holds one `Live`, reads `glance()` on a timer and never waits for it; nothing in a glance changes after it was
+made. The tasks here outlive any widget: they end with `close()`, and what runs on the node goes on. A part that fails
+says so in the glance and is tried again; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from console.deploy.lock import Owner, holder
+from console.deploy.release import Release, last_good
+from console.deploy.script import Script
+from console.deploy.store import Store
+from console.engine import Engine, RunOptions
+from console.errors import RelaunchError, Unreachable
+from console.events import RunEnded
+from console.logs.spool import Spool
+from console.node import journal
+from console.node.base import LinkState, Node
+from console.node.facts import Facts
+from console.node.gpu import GpuSample, watch_gpus
+from console.profile.model import Profile
+from console.state import Snapshot
+from console.text import clean
+from console.triage import Diagnosis, Reader, Rules
+
+HISTORY = 120
+"""GPU samples kept for sparklines."""
+RETRY_SECONDS = 2.0
+BACKLOG = 5000
+"""Lines of the journal that are fetched when a log is opened for the first time."""
+
+Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[Node]]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """GPUs as of `sample.time` on the node; `seen` is when it arrived here, in this machine's monotonic seconds."""
+
+    sample: GpuSample | None = None
+    seen: float | None = None
+    used: tuple[tuple[int | None, ...], ...] = ()
+    """Bytes used per GPU, oldest sample first, `HISTORY` at most."""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The spool of the unit's log. `version` moves with every batch; `diagnosis` is triage's word on the last launch."""
+
+    unit: str = ""
+    version: int = 0
+    lines: int = 0
+    following: bool = False
+    trouble: str = ""
+    seen: float | None = None
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Everything a screen may show, as known now. None is unknown."""
+
+    version: int = 0
+    node: str = ""
+    profile: Profile | None = None
+    rehearsal: bool = False
+    link: LinkState = field(default_factory=lambda: LinkState(False, reason="connecting"))
+    facts: Facts | None = None
+    facts_seen: float | None = None
+    good: Release | None = None
+    lock: Owner | None = None
+    gpus: GpuView = field(default_factory=GpuView)
+    log: LogView = field(default_factory=LogView)
+    run: Snapshot = field(default_factory=Snapshot)
+    running: bool = False
+    expected: tuple[tuple[str, float], ...] = ()
+    """Seconds that each step took last time, by step name."""
+
+
+class Live:
+    """The tasks behind a screen. Use as an async context manager, in the loop that the screen runs in."""
+
+    def __init__(
+        self, opener: Opener, profile: Profile, store: Store, rules: Rules, *, spool: Path, rehearsal: bool = False
+    ) -> None:
+        self._opener = opener
+        self._store = store
+        self._rules = rules
+        self.spool = Spool(spool)
+        self._profile = profile
+        self._glance = Glance(profile=profile, rehearsal=rehearsal)
+        self._reader = Reader(rules)
+        self._node: Node | None = None
+        self._engine: Engine | None = None
+        self._run: asyncio.Task[RunEnded] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._used: deque[tuple[int | None, ...]] = deque(maxlen=HISTORY)
+        self._cursor: str | None = None
+        self._log_seen: float | None = None
+
+    async def __aenter__(self) -> Live:
+        self._watch = asyncio.ensure_future(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every task here. Work on the node goes on."""
+        tasks = [task for task in (self._run, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.spool.close()
+
+    def glance(self) -> Glance:
+        """What is known now. Never blocks."""
+        link = self._node.link() if self._node is not None else self._glance.link
+        snapshot = self._engine.snapshot if self._engine is not None else self._glance.run
+        running = self._run is not None and not self._run.done()
+        now = {"link": link, "run": snapshot, "running": running, "log": self._log_now()}
+        if any(getattr(self._glance, name) != value for name, value in now.items()):
+            self._set(**now)
+        return self._glance
+
+    @property
+    def connected(self) -> bool:
+        return self._engine is not None
+
+    def start(self, script: Script, options: RunOptions) -> None:
+        """Begin a run; raises RelaunchError while one runs or before the node is reached."""
+        if self._run is not None and not self._run.done():
+            raise RelaunchError(
+                f"run {self._glance.run.run} is still going", "wait for its end, or press i to interrupt it"
+            )
+        if self._engine is None:
+            raise Unreachable(f"{self._glance.node or 'the node'} is not reached yet", "the link line says why")
+        self._run = asyncio.ensure_future(self._engine.run(script, options))
+
+    async def interrupt(self) -> None:
+        """Stop walking; what runs on the node goes on."""
+        if self._run is not None:
+            self._run.cancel()
+            await asyncio.gather(self._run, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Read the node's facts again."""
+        if self._engine is not None:
+            facts = await self._engine.facts()
+            self._set(facts=facts, facts_seen=time.monotonic(), good=last_good(facts), lock=holder(facts))
+
+    async def _keep(self) -> None:
+        """Connect, watch, and begin again when either ends."""
+        while True:
+            try:
+                async with self._opener() as node:
+                    await self._watch_node(node)
+            except RelaunchError as error:
+                self._set(link=LinkState(False, reason=clean(error.message)))
+            finally:
+                self._node = self._engine = None
+            # Connecting failed as a whole (name, key, login): nothing tells when that is mended, so it is tried again.
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _watch_node(self, node: Node) -> None:
+        self._node = node
+        self._engine = Engine(node, self._profile, self._store)
+        expected = tuple(self._store.durations(node.name, self._profile.name).items())
+        self._set(node=node.name, link=node.link(), expected=expected)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._again(self._facts, node))
+            tasks.create_task(self._again(self._gpus, node))
+            tasks.create_task(self._again(self._log, node))
+
+    async def _again(self, part: Callable[[Node], Awaitable[None]], node: Node) -> None:
+        """Run a part for ever; its trouble is shown, and it begins again."""
+        while True:
+            try:
+                await part(node)
+            except RelaunchError as error:
+                self._trouble(part.__name__, clean(error.message))
+            await asyncio.sleep(RETRY_SECONDS)  # a part that fails at once must not spin; nothing signals its mending
+
+    def _trouble(self, part: str, text: str) -> None:
+        if part == "_gpus":
+            self._set(gpus=replace(self._glance.gpus, trouble=text))
+        elif part == "_log":
+            self._set(log=replace(self._glance.log, trouble=text, following=False))
+
+    async def _facts(self, node: Node) -> None:
+        await self.look()
+        await asyncio.sleep(60)  # what stands on the node changes through us, or rarely; a run refreshes its own facts
+
+    async def _gpus(self, node: Node) -> None:
+        async with watch_gpus(node) as samples:
+            async for sample in samples:
+                self._used.append(tuple(gpu.memory_used for gpu in sample.gpus))
+                self._set(gpus=GpuView(sample, time.monotonic(), tuple(self._used)))
+
+    async def _log(self, node: Node) -> None:
+        unit = self._profile.service.unit
+        opened = (
+            journal.read(node, unit, lines=BACKLOG, follow=True)
+            if self._cursor is None
+            else journal.follow(node, unit, cursor=self._cursor)
+        )
+        async with opened as entries:
+            self._set(log=replace(self._glance.log, unit=unit, following=True, trouble=""))
+            async for entry in entries:
+                self.spool.append_lines(entry.message.splitlines() or [""], now=entry.time)
+                self._reader.feed_line(entry.message)
+                self._cursor = entry.cursor
+                self._log_seen = time.monotonic()
+
+    def _log_now(self) -> LogView:
+        """The log's part of the glance; triage is asked here, at the screen's pace and not at the log's."""
+        log = self._glance.log
+        if log.version == self.spool.version:
+            return log
+        return replace(
+            log,
+            version=self.spool.version,
+            lines=len(self.spool),
+            seen=self._log_seen,
+            diagnosis=self._reader.diagnosis(),
+        )
+
+    def _set(self, **changes: object) -> None:
+        self._glance = replace(self._glance, version=self._glance.version + 1, **changes)  # type: ignore[arg-type]
+
+
+def spool_path(node: str, unit: str) -> Path:
+    """Where a unit's log is spooled: $XDG_CACHE_HOME/relaunch/logs, one file per node and unit."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "relaunch" / "logs"
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in f"{node}-{unit}")
+    return base / f"{safe}.log"

@@ -1,0 +1,132 @@
+"""What of a log is shown: include and exclude patterns, process, level, noise; as data, and saved as presets. Pure.
+
+A pattern is plain text unless it is written /like this/, then it is a regular expression; case does not matter. A line is
+shown when it matches one of `include` (or there is none), none of `exclude`, the process and the level where they are
+given, and is no noise. A line that matches noise and looks like an error is never hidden.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from console.errors import UsageError
+from console.profile.yamlio import Loc, load
+
+Level = Literal["", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("", "warning", "error")
+PRESETS = Path(__file__).parent.parent.parent / "profiles" / "filters.yaml"
+
+LOUD = (
+    r"\bERROR\b|\bCRITICAL\b|\bFATAL\b|Traceback \(most recent|\b[A-Z]\w*(?:Error|Exception)\b|fatal|Killed|Bus error"
+)
+_LEVEL_PATTERN: dict[Level, str] = {"": "", "warning": rf"\bWARN(?:ING)?\b|{LOUD}", "error": LOUD}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter. `name` is the preset it came from, or empty; `reason` says what it is for."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    process: str = ""
+    level: Level = ""
+    noise: bool = False
+    """True shows noise too."""
+    name: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        words = [*self.include, *(f"!{item}" for item in self.exclude)]
+        words += [f"process {self.process}"] if self.process else []
+        words += [f"{self.level}+"] if self.level else []
+        return " ".join(words) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """A filter as regular expressions for a matcher; empty tuples and texts ask nothing."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    process: str = ""
+    level: str = ""
+    loud: str = field(default=LOUD)
+
+
+def compiled(wanted: Filter) -> Patterns:
+    """The patterns of `wanted`. Raises UsageError for a regular expression that is none, with what is wrong in it."""
+    return Patterns(
+        include=tuple(expression(item) for item in wanted.include),
+        exclude=tuple(expression(item) for item in wanted.exclude),
+        process=rf"\({re.escape(wanted.process)}\b|\b{re.escape(wanted.process)}\b" if wanted.process else "",
+        level=_LEVEL_PATTERN[wanted.level],
+    )
+
+
+def expression(text: str) -> str:
+    """The regular expression that a filter's text means: `/…/` as it is, all else as plain text; case ignored."""
+    body = text[1:-1] if len(text) > 2 and text.startswith("/") and text.endswith("/") else re.escape(text)
+    try:
+        re.compile(body)
+    except re.error as error:
+        raise UsageError(
+            f"{text} is no regular expression: {error}", "without the slashes it is taken as plain text"
+        ) from error
+    return f"(?i:{body})"
+
+
+def parse(text: str, base: Filter | None = None) -> Filter:
+    """The filter that an operator typed: words include, `!word` excludes, quotes hold words together.
+
+    Raises UsageError for an open quote or a bad expression.
+    """
+    try:
+        words = shlex.split(text, posix=True) if "/" not in text else _split_slashes(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}", "close the quote, or write the word without one") from error
+    made = replace(
+        base or Filter(),
+        include=tuple(word for word in words if not word.startswith("!")),
+        exclude=tuple(word[1:] for word in words if word.startswith("!") and len(word) > 1),
+        name="",
+    )
+    compiled(made)
+    return made
+
+
+def _split_slashes(text: str) -> list[str]:
+    return re.findall(r"!?/(?:[^/\\]|\\.)+/|\S+", text)
+
+
+class _Preset(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    process: str = ""
+    level: Level = ""
+    noise: bool = False
+    reason: str = ""
+
+
+def load_presets(path: Path = PRESETS) -> tuple[Filter, ...]:
+    """The saved filters of a file, in its order. Raises InvalidFile with every problem."""
+
+    def bad_patterns(data: object) -> Iterator[tuple[Loc, str]]:
+        for name, preset in data.items() if isinstance(data, dict) else ():
+            for key in ("include", "exclude"):
+                for place, text in enumerate(preset.get(key, ())):
+                    try:
+                        expression(str(text))
+                    except UsageError as error:
+                        yield (name, key, place), error.message
+
+    presets = load(path, dict[str, _Preset], rules=bad_patterns)
+    return tuple(Filter(name=name, **preset.model_dump()) for name, preset in presets.items())

@@ -1,0 +1,77 @@
+"""The typed registry of everything an operator can do; keys, palette, the command line and scripts all use it.
+
+Data only, and cheap to import: what a verb does stands in `console.headless` and in the screens. A verb that mutates the
+node says so here; a destructive one has a capital key and asks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One argument of a verb: a positional when `name` has no dashes. `extra` goes to argparse as it is."""
+
+    name: str
+    help: str
+    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing to do. `needs` says what must be known first; `script` names the script that a verb stands for."""
+
+    name: str
+    help: str
+    key: str = ""
+    needs: Literal["", "node", "node+profile"] = ""
+    mutates: bool = False
+    destructive: bool = False
+    script: str = ""
+    args: tuple[Arg, ...] = ()
+
+
+def _flag(name: str, text: str) -> Arg:
+    return Arg(name, text, MappingProxyType({"action": "store_true"}))
+
+
+def _number(name: str, text: str, default: int) -> Arg:
+    return Arg(name, f"{text} (default {default})", MappingProxyType({"type": int, "default": default}))
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("redeploy", "the whole job: from the profile to a serving, measured model", "D", "node+profile", True, True,
+         script="redeploy"),
+    Verb("prepare", "everything that needs no downtime: environment, download, patch", "", "node+profile", True,
+         script="prepare"),
+    Verb("plan", "what a redeploy would change: steps, unit, flags, environment, files", "p", "node+profile"),
+    Verb("preflight", "would it work? looks at everything and changes nothing", "", "node+profile", script="preflight"),
+    Verb("resume", "take up the last unfinished run of this node", "", "node+profile", True),
+    Verb("rollback", "back to the last good release", "B", "node+profile", True, True, script="rollback"),
+    Verb("bench", "measure what serves now, against the profile's gates", "t", "node+profile", True, script="bench"),
+    Verb("status", "what the node is, what serves there, and since when", "s", "node+profile"),
+    Verb("gpus", "memory, utilisation, power, temperature and processes of each GPU", "g", "node",
+         args=(_flag("--follow", "a sample a second until interrupted"),)),
+    Verb("logs", "the log of the service, live or as far as it goes", "l", "node+profile",
+         args=(Arg("--unit", "another unit than the profile's"), _number("--lines", "how many lines back to begin", 200),
+               _flag("--follow", "go on until interrupted"))),
+    Verb("unlock", "remove the lock of a run that is gone; shows whose it is", "", "node+profile", True, True),
+    Verb("runs", "the history of runs", "r", args=(_number("--limit", "how many", 20),)),
+    Verb("show", "replay one run", args=(Arg("run", "run number, e.g. 0142"),)),
+    Verb("diagnose", "the first cause of any vLLM log; no node needed", "c"),
+    Verb("catalogue", "check a failure catalogue of your own"),
+    Verb("patch", "the KV decision and patch of a local model folder"),
+    Verb("fit", "will a local model folder fit, and with how much context"),
+    Verb("profile", "check, list or show profiles"),
+    Verb("rehearsal", "the practice node of this machine: status, reset, stop",
+         args=(Arg("what", "", MappingProxyType({"choices": ("status", "reset", "stop")})),)),
+)  # fmt: skip
+
+
+def verb(name: str) -> Verb:
+    """The verb called `name`. Raises KeyError."""
+    return next(item for item in VERBS if item.name == name)
