@@ -33,9 +33,9 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}", f"{self.prog} --help")
 
 
-def _shared() -> argparse.ArgumentParser:
+def _shared() -> _Parser:
     """Options that stand before or after the verb."""
-    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     where = shared.add_argument_group("where and what")
     where.add_argument("--node", metavar="N", help="user@host, an OpenSSH alias, a name of the nodes file, or `local`")
     where.add_argument("--nodes", metavar="FILE", help="nodes file (default: $XDG_CONFIG_HOME/relaunch/nodes.yaml)")
@@ -59,7 +59,7 @@ def _shared() -> argparse.ArgumentParser:
     return shared
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The whole command line."""
     shared = _shared()
     parser = _Parser(
@@ -76,36 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(verb.name, help=verb.help, description=verb.help, parents=[shared])
         for arg in verb.args:
             sub.add_argument(arg.name, help=arg.help, **arg.extra)
-        if verb.name in _LOCAL:
-            _LOCAL[verb.name](sub)
     return parser
-
-
-def _profile_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_subparsers(dest="what", required=True, parser_class=_Parser)
-    check = what.add_parser("check", help="every problem of a profile file, as file:line:col")
-    check.add_argument("files", nargs="+")
-    what.add_parser("list", help="the profiles that are found")
-    what.add_parser("show", help="one profile, with its defaults filled in").add_argument("name")
-
-
-def _diagnose_arguments(parser: argparse.ArgumentParser) -> None:
-    from console.triage import command
-
-    command.add_diagnose_arguments(parser)
-
-
-def _catalogue_arguments(parser: argparse.ArgumentParser) -> None:
-    from console.triage import command
-
-    command.add_catalogue_arguments(parser)
-
-
-_LOCAL = {
-    "profile": _profile_arguments,
-    "diagnose": _diagnose_arguments,
-    "catalogue": _catalogue_arguments,
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from console import local
 from console.deploy.script import load_script
 from console.deploy.store import RunRow, state_folder
-from console.errors import ExitCode, InvalidFile, UsageError
+from console.errors import ExitCode
 from console.events import Event, RunEnded, encode
 from console.printing import Printer, glyphs, wants_colour
-from console.session import Session, ask_on_terminal, connected, hub_token, profile_folders
-from console.text import duration, gib, plural
+from console.session import Session, ask_on_terminal, connected, hub_token
+from console.text import duration, gib, headline, plural
+
+if TYPE_CHECKING:
+    from console.rehearsal.practice import Practice
 
 Handler: TypeAlias = Callable[[Session], Awaitable[int]]
 
@@ -56,7 +58,7 @@ def _sink(session: Session) -> Callable[[Event], None]:
     def for_people(event: Event) -> None:
         printer(event)
         if isinstance(event, RunEnded):
-            session.tell(f"run {event.run}: {event.text.splitlines()[0]}")
+            session.tell(f"run {event.run}: {headline(event.text, 400)}")
 
     def for_programs(event: Event) -> None:
         session.tell_json(encode(event))
@@ -81,7 +83,7 @@ async def resume(session: Session) -> int:
     if unfinished is None:
         session.tell(f"no unfinished run of {name}: nothing to resume")
         return ExitCode.DONE
-    print(f"resuming run {unfinished.id} ({unfinished.script})", file=sys.stderr)
+    sys.stderr.write(f"resuming run {unfinished.id} ({unfinished.script})\n")
     return await run_script(session, unfinished.script)
 
 
@@ -216,46 +218,6 @@ async def show(session: Session) -> int:
     return ExitCode.DONE
 
 
-async def diagnose(session: Session) -> int:
-    """The first cause of a log file or stdin."""
-    from console.triage import command
-
-    return await asyncio.to_thread(command.run_diagnose, session.options)
-
-
-async def catalogue(session: Session) -> int:
-    """Lint a user's failure catalogue."""
-    from console.triage import command
-
-    return await asyncio.to_thread(command.run_catalogue, session.options)
-
-
-async def profile(session: Session) -> int:
-    """Check, list or show profiles."""
-    from console.profile import load
-
-    folders = profile_folders(session)
-    match session.given("what"):
-        case "list":
-            for found in load.list_profiles(folders):
-                session.tell_json(asdict(found)) if session.as_json else session.tell(f"{found.name:<24} {found.title}")
-        case "show":
-            session.tell(load.describe(load.find_profile(session.given("name"), folders)))
-        case _:
-            return _check_profiles(session)
-    return ExitCode.DONE
-
-
-def _check_profiles(session: Session) -> int:
-    from console.profile.load import lint
-
-    problems = [problem for file in session.given("files") for problem in lint(Path(file))]
-    if problems:
-        raise InvalidFile(tuple(problems))
-    session.tell(f"{plural(len(session.given('files')), 'profile')}: no problem found")
-    return ExitCode.DONE
-
-
 async def rehearsal(session: Session) -> int:
     """The practice node's process."""
     from console.rehearsal import practice
@@ -268,12 +230,15 @@ async def rehearsal(session: Session) -> int:
             await practice.reset(folder)
             session.tell("the practice node is as it was at first")
         case _:
-            session.tell(str(await practice.status(folder)))
+            session.tell(_practice_line(practice.status(folder)))
     return ExitCode.DONE
 
 
-async def _not_yet(session: Session) -> int:
-    raise UsageError(f"{session.given('verb')} is not here yet")
+def _practice_line(practice: Practice | None) -> str:
+    if practice is None:
+        return "not running; `relaunch --rehearse status` starts it"
+    faults = f", faults {', '.join(practice.faults)}" if practice.faults else ""
+    return f"running as pid {practice.pid} on {practice.host}:{practice.port}, root {practice.root}{faults}"
 
 
 HANDLERS: dict[str, Handler] = {
@@ -285,10 +250,6 @@ HANDLERS: dict[str, Handler] = {
     "unlock": unlock,
     "runs": runs,
     "show": show,
-    "diagnose": diagnose,
-    "catalogue": catalogue,
-    "profile": profile,
     "rehearsal": rehearsal,
-    "patch": _not_yet,
-    "fit": _not_yet,
+    **local.HANDLERS,
 }

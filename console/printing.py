@@ -61,12 +61,14 @@ class Printer:
         self._live = stream.isatty()
         self._open = False
         self._tenths: dict[str, int] = {}
+        self._plan = True  # diffs are what a plan is for; while a run changes things they stay in its history
 
     def __call__(self, event: Event) -> None:
         match event:
             case RunStarted():
                 mark = "  REHEARSAL" if event.rehearsal else ""
                 mark += "  nothing will be changed" if event.read_only else ""
+                self._plan = event.read_only
                 self._line(f"{event.node} › {event.profile} › run {event.run} {event.verb}{mark}")
             case StepChanged():
                 self._step(event)
@@ -74,7 +76,7 @@ class Printer:
                 self._progress(event)
             case Found(level="warn" | "refuse"):
                 self._finding(event)
-            case Changed(diff=diff) if diff:
+            case Changed(diff=diff) if diff and self._plan:
                 self._block(f"    {event.text}", diff)
             case StageReached():
                 self._line(f"    {event.stage.replace('_', ' ')}{': ' + event.text if event.text else ''}")

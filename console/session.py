@@ -157,8 +157,11 @@ class TerminalPrompts:
 
 
 def profile_folders(session: Session) -> tuple[Path, ...]:
-    """Folders with further profiles, the command line's first."""
-    return tuple(Path(item) for item in (session.given("profiles"), session.settings.profiles) if item)
+    """Where profiles stand, the first to be asked first: the command line's, the settings', the account's, ours."""
+    from console.profile import load
+
+    given = [Path(item) for item in (session.given("profiles"), session.settings.profiles) if item]
+    return load.profile_folders(given)
 
 
 def _needs_profile(session: Session) -> bool:
@@ -191,4 +194,4 @@ async def ask_on_terminal(question: str, word: str) -> bool:
     sys.stderr.write(f"{clean(question)}\n  type {clean(word)} to agree, anything else declines: ")
     sys.stderr.flush()
     answer = await asyncio.to_thread(sys.stdin.readline)
-    return answer.strip() == word
+    return bool(answer.strip() == word)

@@ -108,6 +108,15 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
+def headline(text: str, width: int = 160) -> str:
+    """The first line of `text`, cut at a word with `…` where it is longer than `width`."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if len(line) <= width:
+        return line
+    cut = line.rfind(" ", width // 2, width)
+    return line[: cut if cut > 0 else width - 1].rstrip(" ,;:") + " …"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 GPU`, `8 GPUs`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

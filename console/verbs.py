@@ -43,6 +43,20 @@ def _number(name: str, text: str, default: int) -> Arg:
     return Arg(name, f"{text} (default {default})", MappingProxyType({"type": int, "default": default}))
 
 
+def _value(name: str, text: str, metavar: str, default: str | None = None) -> Arg:
+    return Arg(name, text, MappingProxyType({"metavar": metavar, "default": default}))
+
+
+def _optional(name: str, text: str, metavar: str, default: str) -> Arg:
+    return Arg(name, text, MappingProxyType({"nargs": "?", "metavar": metavar, "default": default}))
+
+
+def _choice(name: str, text: str, default: str, choices: tuple[str, ...]) -> Arg:
+    return Arg(name, text, MappingProxyType({"choices": choices, "default": default}))
+
+
+_KV = ("auto", "bfloat16", "fp8")
+
 VERBS: tuple[Verb, ...] = (
     Verb("redeploy", "the whole job: from the profile to a serving, measured model", "D", "node+profile", True, True,
          script="redeploy"),
@@ -62,11 +76,30 @@ VERBS: tuple[Verb, ...] = (
     Verb("unlock", "remove the lock of a run that is gone; shows whose it is", "", "node+profile", True, True),
     Verb("runs", "the history of runs", "r", args=(_number("--limit", "how many", 20),)),
     Verb("show", "replay one run", args=(Arg("run", "run number, e.g. 0142"),)),
-    Verb("diagnose", "the first cause of any vLLM log; no node needed", "c"),
-    Verb("catalogue", "check a failure catalogue of your own"),
-    Verb("patch", "the KV decision and patch of a local model folder"),
-    Verb("fit", "will a local model folder fit, and with how much context"),
-    Verb("profile", "check, list or show profiles"),
+    Verb("diagnose", "the first cause of any vLLM or SGLang log; no node needed", "c",
+         args=(_optional("file", "a log file; - or nothing is stdin", "FILE", default="-"),
+               _value("--unit", "with --node: the journal of this unit instead of a file", "U"),
+               _value("--rules", "failures, noise and stages of your own, before ours", "YAML"))),
+    Verb("catalogue", "check a failure catalogue of your own: every problem as file:line:col",
+         args=(Arg("what", "", MappingProxyType({"choices": ("check",)})), Arg("file", "a YAML file of rules"))),
+    Verb("patch", "the KV decision and patch of a local model folder",
+         args=(Arg("folder", "a model folder"), _choice("--kv", "what the cache shall be (default auto)", "auto", _KV),
+               _value("--cc", "compute capability, e.g. 12.0", "CC"), _value("--vllm", "vLLM version", "V"),
+               _value("--overlay", "write the overlay there", "DIR"),
+               _flag("--in-place", "edit the files themselves, with a backup"),
+               _flag("--restore", "bring back what stood there before"))),
+    Verb("fit", "will a local model folder fit, and with how much context",
+         args=(Arg("folder", "a model folder"), _choice("--kv", "what the cache shall be (default auto)", "auto", _KV),
+               _value("--cc", "compute capability", "CC", default="12.0"),
+               _value("--vllm", "vLLM version", "V", default="0.16.0"),
+               _number("--tp", "tensor-parallel size", 8), _number("--dcp", "decode context parallel size", 1),
+               Arg("--gpu-gib", "memory of one GPU (default 95.6)",
+                   MappingProxyType({"type": float, "default": 97887 / 1024})),
+               Arg("--utilization", "gpu-memory-utilization", MappingProxyType({"type": float})),
+               Arg("--max-model-len", "tokens of one request", MappingProxyType({"type": int})))),
+    Verb("profile", "check, list or show profiles",
+         args=(Arg("what", "", MappingProxyType({"choices": ("check", "list", "show")})),
+               Arg("names", "files to check, or the profile to show", MappingProxyType({"nargs": "*"})))),
     Verb("rehearsal", "the practice node of this machine: status, reset, stop",
          args=(Arg("what", "", MappingProxyType({"choices": ("status", "reset", "stop")})),)),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from console.checkpoint.question import question as about_files
 from console.deploy.release import question as about_releases
+from console.deploy.steps.engine import question as about_engine
 from console.node.facts import Question
 from console.profile.model import Profile
 
@@ -20,7 +21,7 @@ def redeploy_question(profile: Profile) -> Question:
         ports=(profile.service.port,),
         read=("state:/cache/*.json",),
     )
-    return merged((ours, about_files(profile), about_releases(profile)))
+    return merged((ours, about_engine(profile), about_files(profile), about_releases(profile)))
 
 
 def merged(questions: Iterable[Question]) -> Question:

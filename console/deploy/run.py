@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from console.deploy.step import Context, Needed, Satisfied, Step
+from console.deploy.step import Change, Context, Needed, Satisfied, Step
 from console.errors import (
     ExitCode,
     Interrupted,
@@ -26,7 +26,7 @@ from console.errors import (
     Unreachable,
 )
 from console.events import CauseFound, Changed, Event, Noted, StepChanged
-from console.text import Secret, clean, redact
+from console.text import Secret, clean, headline, redact
 
 LINK_PATIENCE = 600.0
 """Seconds that a step may go on losing the link before the run gives up; the remote work goes on all the same."""
@@ -95,7 +95,7 @@ class Walk:
             outcome = await self._check(step)
             if isinstance(outcome, Needed):
                 needed.append(step.name)
-                self._say(step, "needed", "; ".join(change.text for change in outcome.changes))
+                self._say(step, "needed", _in_short(outcome.changes))
         return tuple(needed)
 
     async def walk(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Walk:
         if isinstance(outcome, Satisfied):
             return False
         self.applied.append(step)
-        self._say(step, "running", "; ".join(change.text for change in outcome.changes))
+        self._say(step, "running", _in_short(outcome.changes))
         await step.apply(self.ctx)
         self._say(step, "verifying")
         evidence = await step.verify(self.ctx)
@@ -163,10 +163,9 @@ class Walk:
             await self._undo()
             evidence = await self.serves_again(self.ctx)
         except RelaunchError as second:
-            return RollbackFailed(
-                f"{error.message}; and the way back failed too: {second.message}", second.remedy or error.remedy
-            )
-        return Restored(f"{error.message}; {evidence}", error.remedy)
+            both = f"{headline(error.message)}; and the way back failed too: {headline(second.message)}"
+            return RollbackFailed(both, second.remedy or error.remedy)
+        return Restored(f"{headline(error.message)}; {evidence}", error.remedy)
 
     async def _undo(self) -> None:
         """Undo what was applied, newest first, back to and including the unit text; downloads and patches stay."""
@@ -177,8 +176,7 @@ class Walk:
                 await self.ctx.refresh()
 
     def _failed(self, step: Step, error: RelaunchError) -> None:
-        first = next((line for line in error.message.splitlines() if line.strip()), type(error).__name__)
-        self._say(step, "failed", first)
+        self._say(step, "failed", headline(error.message) or type(error).__name__)
         if step.name not in self.told:
             self.ctx.emit(CauseFound(time=time.time(), step=step.name, text=error.message, remedy=error.remedy))
 
@@ -186,6 +184,11 @@ class Walk:
         self.ctx.emit(
             StepChanged(time=time.time(), step=step.name, state=state, detail=detail, seconds=seconds)  # type: ignore[arg-type]
         )
+
+
+def _in_short(changes: tuple[Change, ...]) -> str:
+    first = headline(changes[0].text, 120) if changes else "to be done"
+    return first if len(changes) < 2 else f"{first} (and {len(changes) - 1} more)"
 
 
 def ending(error: BaseException | None, changed: tuple[str, ...], *, dry_run: bool) -> tuple[ExitCode, str, str]:

@@ -6,7 +6,7 @@ for a login shell. There are two classes of remote process: an *attached helper*
 
 `run` answers with exactly one of three results. `Done`: the exit status was seen. `Lost`: the link went away; with
 `sent` the command may have run, so its effect is unknown and must be measured, never assumed and never replayed blindly.
-`Refused`: it certainly did not run (no channel, no connection, no permission).
+`Denied`: it certainly did not run (no channel, no connection, no permission).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The command did not run at all: no channel, no such program for the login shell, sudo said no."""
+    """The command did not run at all: read-only, an argv no shell can be told, no session to be had, sudo said no.
+
+    A program that is not there is no `Denied`: the login shell answers `Done` with code 127."""
 
     reason: str
 
@@ -129,7 +131,9 @@ def done(result: Result, argv: Argv) -> Done:
             return result
         case Lost(sent=sent, reason=reason):
             state = "its effect is unknown" if sent else "it was not started"
-            raise Unreachable(f"the link was lost while running {argv[0]}, {state}" + (f" ({reason})" if reason else ""))
+            raise Unreachable(
+                f"the link was lost while running {argv[0]}, {state}" + (f" ({reason})" if reason else "")
+            )
         case Denied(reason=reason):
             raise CommandFailed(argv, 126, reason)
 
@@ -142,6 +146,8 @@ def succeeded(result: Result, argv: Argv) -> Done:
     return answer
 
 
-async def capture(node: Node, argv: Argv, *, timeout: float = 30, sudo: bool = False, input: bytes | None = None) -> str:
+async def capture(
+    node: Node, argv: Argv, *, timeout: float = 30, sudo: bool = False, input: bytes | None = None
+) -> str:
     """Standard output of a command that only reads and must succeed."""
     return succeeded(await node.run(argv, input=input, timeout=timeout, sudo=sudo, mutates=False), argv).out

@@ -53,7 +53,8 @@ class Serve(Part):
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)]
     flags: dict[str, FlagValue] = Field(
         default_factory=dict,
-        description="Further flags without dashes: true for a switch, text or numbers, lists, or JSON objects",
+        description="Further flags without dashes: true for a switch, false for its --no- form, text or numbers, lists "
+        "of text, or JSON objects",
     )
 
 
@@ -68,6 +69,10 @@ class Service(Part):
         default=120, description="Seconds between SIGTERM and SIGKILL of the whole cgroup"
     )
     limits: dict[str, str] = Field(default_factory=dict, description="systemd limits, e.g. LimitMEMLOCK: infinity")
+    environment_file: str | None = Field(
+        default=None,
+        description="Absolute path of a 0600 file on the node with secrets as NAME=value lines, e.g. VLLM_API_KEY",
+    )
 
 
 class KvCache(Part):
@@ -75,7 +80,9 @@ class KvCache(Part):
 
 
 class Space(Part):
-    may_remove: tuple[str, ...] = Field(default=(), description="Folders that may go when room is needed, in this order")
+    may_remove: tuple[str, ...] = Field(
+        default=(), description="Folders that may go when room is needed, in this order"
+    )
     reserve_gb: Annotated[float, Field(ge=0)] = Field(default=20, description="GB that stay free after the download")
 
 

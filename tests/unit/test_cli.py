@@ -132,5 +132,5 @@ def test_a_settings_file_with_problems_names_them_all(own_home: Path, capsys: py
     (folder / "settings.yaml").write_text("nod: a\nprofile: [x]\nprofile: y\n")
     assert main(["runs"]) == 2
     error = capsys.readouterr().err
-    assert "settings.yaml:1:1: nod: unknown key, did you mean node?" in error
-    assert "settings.yaml:2:1: profile: write one text" in error
+    assert "settings.yaml:1:1: nod: unknown key; did you mean node" in error
+    assert "settings.yaml:3:1: profile: stands twice" in error

@@ -1,0 +1,77 @@
+"""The files of one commit with sizes and hashes, from the hub's tree API; runs on the node, stdlib only, Python 3.6.
+
+ASK: {"endpoint", "repo", "revision", "token"}. Answers {"files": [{"path", "size", "sha256", "blob"}]} or {"error":
+{"status", "text", "retry_after"}}. `sha256` is set for LFS files, `blob` is git's sha1 of the others.
+"""
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Dict, List, Optional
+
+ASK: Dict[str, Any] = globals().get("ASK", {})
+TIMEOUT = 30
+
+
+class SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, and never hands the token to another host."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+        fresh = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if fresh is not None and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
+            fresh.remove_header("Authorization")
+        return fresh
+
+
+def tree(ask: Dict[str, Any]) -> Dict[str, Any]:
+    """All pages of the tree, or the error that the hub answered with."""
+    path = "/api/models/%s/tree/%s?recursive=true" % (
+        urllib.parse.quote(ask["repo"]),
+        urllib.parse.quote(ask["revision"], safe=""),
+    )
+    url: Optional[str] = ask["endpoint"].rstrip("/") + path
+    opener = urllib.request.build_opener(SameHost)
+    files: List[Dict[str, Any]] = []
+    while url:
+        request = urllib.request.Request(url, headers={"User-Agent": "relaunch", "Accept": "application/json"})
+        if ask.get("token"):
+            request.add_unredirected_header("Authorization", "Bearer " + ask["token"])
+        try:
+            with opener.open(request, timeout=TIMEOUT) as answer:
+                rows = json.loads(answer.read().decode())
+                link = answer.headers.get("Link", "")
+        except urllib.error.HTTPError as error:
+            text = error.headers.get("X-Error-Message") or error.reason or ""
+            code = error.headers.get("X-Error-Code") or ""
+            wait = error.headers.get("Retry-After") or limit_seconds(error.headers.get("RateLimit", ""))
+            return {"error": {"status": error.code, "text": ("%s %s" % (code, text)).strip(), "retry_after": wait}}
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            return {"error": {"status": None, "text": str(reason), "retry_after": None}}
+        files += [entry(row) for row in rows if row.get("type") == "file"]
+        match = re.search(r'<([^>]+)>\s*;\s*rel="?next"?', link)
+        url = urllib.parse.urljoin(url, match.group(1)) if match else None
+    return {"files": files}
+
+
+def limit_seconds(header: str) -> Optional[str]:
+    """The seconds to wait in a header like `"api";r=0;t=42`."""
+    match = re.search(r"\bt=(\d+)", header)
+    return match.group(1) if match else None
+
+
+def entry(row: Dict[str, Any]) -> Dict[str, Any]:
+    """One file of the tree; an LFS file's size and hash are those of its content, not of its pointer."""
+    lfs = row.get("lfs") or {}
+    return {
+        "path": row["path"],
+        "size": int(lfs.get("size") or row.get("size") or 0),
+        "sha256": lfs.get("oid") or lfs.get("sha256"),
+        "blob": None if lfs else row.get("oid"),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(tree(ASK)))

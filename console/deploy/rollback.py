@@ -1,0 +1,282 @@
+"""The way back: the units that served before this run, or an earlier release, whole and proved to serve.
+
+Small and true: the unit text as it was, `daemon-reload`, start, the same ready gate. Weights, venv and overlay are never
+touched by a deployment, so they need not be brought back; that they are still there is proved by the start. Idempotent: a
+unit that runs already with the wanted text is only waited for and measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from console.deploy import evidence, probe, ready, start
+from console.deploy.release import (
+    LAST_GOOD_FILE,
+    Release,
+    already_serving,
+    last_good,
+    point_last_good,
+    releases,
+    running,
+)
+from console.deploy.start import Ended
+from console.deploy.unitfile import parse_unit
+from console.errors import CommandFailed, NotReady, Refused, RelaunchError, RollbackFailed, UnitFailed, Unreachable
+from console.events import Downtime, Noted, Progressed
+from console.node import systemd
+from console.node.base import Argv, succeeded
+from console.node.facts import Facts
+from console.profile.model import Prompt
+
+if TYPE_CHECKING:
+    from console.deploy.step import Context
+
+NAME = "rollback"
+PATIENCE = 3600.0
+"""Seconds for a former service to load its model again; a hang is noticed earlier, by its log."""
+LINK_PATIENCE = 600.0
+"""Seconds that the way back may go on losing the link."""
+# the old model is only asked to make sense, not to know anything
+_PROMPTS = (Prompt(prompt=ready.BUILT_IN[0].prompt, max_tokens=32),)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One unit to bring back. `text` None: as it is installed. `served` None: whatever it serves."""
+
+    unit: str
+    text: str | None
+    port: int
+    served: str | None
+    invocation: str = ""
+    """The start that was kept, where it is known: only that one need not be started again."""
+
+
+async def restore(ctx: Context, release: Release | None = None) -> str:
+    """Bring back what served before this run, or `release`; the proof in words. Raises RollbackFailed.
+
+    A lost link is looked past, as in the walk: the start goes on without us and is adopted when the node is there again.
+    """
+    deadline = time.monotonic() + LINK_PATIENCE
+    while True:
+        try:
+            await ctx.refresh()
+            return await _restore(ctx, release)
+        except RollbackFailed:
+            raise
+        except Unreachable as error:
+            if type(error) is not Unreachable or time.monotonic() > deadline:
+                raise RollbackFailed(error.message, error.remedy) from error
+            ctx.emit(Noted(time=time.time(), text=f"{error.message}; looking again at what served before"))
+        except RelaunchError as error:
+            raise RollbackFailed(error.message, error.remedy) from error
+
+
+async def _restore(ctx: Context, release: Release | None) -> str:
+    targets = (_of_release(release),) if release is not None else served_before(ctx)
+    if not targets:
+        raise RollbackFailed(
+            "nothing served before this run, so there is nothing to bring back",
+            "the node is left with our unit stopped",
+        )
+    return "; ".join([await _bring_back(ctx, target) for target in targets])
+
+
+async def restore_release(ctx: Context) -> str:
+    """The verb: from what serves now to the release before it, or to the one in `ctx.options["release"]`."""
+    current = last_good(ctx.facts)
+    targets, number = _earlier(ctx, current)
+    began = time.time()
+    ctx.emit(Downtime(time=began, state="started"))
+    names = {target.unit for target in targets}
+    if current is not None and (current.unit not in names or any(target.text for target in targets)):
+        await stop_and_drain(ctx, current.unit)
+    try:
+        proof = "; ".join([await _bring_back(ctx, target) for target in targets])
+    except RollbackFailed:
+        raise
+    except RelaunchError as error:
+        raise RollbackFailed(error.message, error.remedy) from error
+    ctx.emit(Downtime(time=time.time(), state="ended", seconds=time.time() - began))
+    await _remember(ctx, current, names, number)
+    return proof
+
+
+def served_before(ctx: Context) -> tuple[Target, ...]:
+    """What this run stopped, or, when that is not known any more, what it would have stopped. Pure, from the facts."""
+    facts, ours = ctx.facts, ctx.profile.service.unit
+    good = last_good(facts)
+    newest = next((r for r in reversed(releases(facts)) if r.unit == ours and r is not good), None)
+    stopped: Sequence[str] = ctx.found.get("stopped") or (newest.stopped if newest else ()) or ctx.profile.replaces
+    targets = []
+    for name in dict.fromkeys(stopped):
+        unit = facts.units.get(name)
+        if good is not None and good.unit == name:
+            targets.append(_of_release(good))
+        elif unit is not None and unit.load == "loaded":
+            targets.append(_of_unit(ctx, name, unit.text))
+    if not targets and good is not None:
+        targets.append(_of_release(good))
+    return tuple(targets)
+
+
+def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...], int | None]:
+    """Where a rollback goes, and the number that becomes last good. Raises Refused when there is nowhere to go."""
+    known = {release.number: release for release in releases(ctx.facts)}
+    asked = ctx.options.get("release")
+    if asked is not None:
+        release = known.get(int(asked)) if str(asked).isdigit() else None
+        if release is None:
+            have = ", ".join(str(number) for number in known) or "none"
+            raise Refused(f"there is no release {asked} on {ctx.node.name}", f"releases there: {have}")
+        return (_of_release(release),), release.number
+    if current is None:
+        raise Refused(f"{ctx.node.name} holds no last good release", "deploy first; there is nothing to go back to")
+    if not already_serving(ctx):
+        return (_of_release(current),), current.number
+    former = known.get(current.former) if current.former is not None else None
+    if former is not None:
+        return (_of_release(former),), former.number
+    units = [ctx.facts.units[name] for name in current.stopped if name in ctx.facts.units]
+    targets = tuple(_of_unit(ctx, unit.name, unit.text) for unit in units if unit.load == "loaded")
+    if not targets:
+        raise Refused(
+            f"release {current.number} is the first one and replaced nothing", "there is nothing to go back to"
+        )
+    return targets, None
+
+
+def _of_release(release: Release) -> Target:
+    return Target(release.unit, release.unit_text, release.port, release.served_name, release.invocation)
+
+
+def _of_unit(ctx: Context, name: str, text: str | None) -> Target:
+    """A unit that Relaunch did not write: port and model from its own command line, else from whoever listens."""
+    flags = _flags(text or "")
+    port = next((each.port for each in ctx.facts.listeners if each.unit == name), None)
+    if (given := flags.get("port", "")).isdigit():
+        port = int(given)
+    served = flags.get("served-model-name") or None
+    return Target(name, None, port or ctx.profile.service.port, served.split()[0] if served else None)
+
+
+def _flags(text: str) -> dict[str, str]:
+    """`--name value` and `--name=value` of the unit's command."""
+    with contextlib.suppress(ValueError):
+        argv = parse_unit(text).argv
+        pairs: dict[str, str] = {}
+        for index, word in enumerate(argv):
+            if word.startswith("--"):
+                name, equals, value = word[2:].partition("=")
+                after = argv[index + 1] if index + 1 < len(argv) else ""
+                pairs[name] = value if equals else ("" if after.startswith("--") else after)
+        return pairs
+    return {}
+
+
+# ------------------------------------------------------------------------------------------------------------- effects
+
+
+async def _bring_back(ctx: Context, target: Target) -> str:
+    facts = await ctx.refresh()
+    ours = ctx.profile.service.unit
+    unit = facts.units.get(ours)
+    if unit is not None and running(unit) and (ours != target.unit or unit.invocation != target.invocation):
+        # a process that was started before its unit file was put back runs what the new file said
+        await stop_and_drain(ctx, ours)
+    await _install(ctx, facts, target)
+    state = await systemd.unit_state(ctx.node, target.unit)
+    server = ready.Server(target.unit, target.port, target.served)
+    _tell(ctx, f"starting {target.unit}" if not running(state) else f"waiting for {target.unit}")
+    try:
+        starting = start.adopt(ctx, state) if running(state) else await start.begin(ctx, target.unit)
+        await _until_up(ctx, starting, server)
+    except Ended as ended:
+        raise await evidence.explain(ctx, ended, step=NAME) from ended
+    return f"{target.unit} serves again: {await _prove(ctx, server)}"
+
+
+async def _install(ctx: Context, facts: Facts, target: Target) -> None:
+    """The unit's text as it was."""
+    unit = facts.units.get(target.unit)
+    if target.text is None or (unit is not None and unit.text == target.text and not unit.need_reload):
+        return
+    if unit is not None and running(unit):
+        await stop_and_drain(ctx, target.unit)
+    await ctx.node.write(f"{facts.paths.units}/{target.unit}", target.text.encode(), mode=0o644, sudo=True)
+    await _do(ctx, systemd.daemon_reload())
+
+
+async def _until_up(ctx: Context, starting: start.Starting, server: ready.Server) -> None:
+    """Until /health answers, or the log says why it will not. A former service may be anything that speaks HTTP, so its
+    log need not have a ready line that triage knows."""
+    log = asyncio.ensure_future(start.follow(ctx, starting, step=NAME))
+    try:
+        async with asyncio.timeout(PATIENCE), ctx.node.http(server.port) as session:
+            while await probe.health(session) != 200:
+                if log.done() and (error := log.exception()) is not None:
+                    raise error
+                await asyncio.wait({log}, timeout=ready.HEALTH_EVERY if not log.done() else None)
+                if log.done() and log.exception() is None:
+                    await asyncio.sleep(ready.HEALTH_EVERY)  # the log is ready, HTTP follows; it tells nobody when
+    except TimeoutError as error:
+        raise UnitFailed(f"{server.unit} does not answer on port {server.port}", "look at its journal") from error
+    finally:
+        log.cancel()
+        await asyncio.wait({log})
+
+
+async def _prove(ctx: Context, server: ready.Server) -> str:
+    try:
+        return await ready.pass_gate(ctx, server, _PROMPTS)
+    except probe.NoAnswer as error:
+        if error.status == 401:  # its key is its own; that it asks for one shows that it lives
+            return "health 200, and it asks for its API key"
+        raise
+
+
+async def _remember(ctx: Context, current: Release | None, names: set[str], number: int | None) -> None:
+    """The pointer and the boot follow what serves now."""
+    if number is not None:
+        await point_last_good(ctx.node, ctx.facts, number)
+    else:
+        await _do(ctx, ("rm", "-f", "--", ctx.facts.path(LAST_GOOD_FILE)))
+    await _do(ctx, systemd.enable(*sorted(names)))
+    if current is not None and current.unit not in names:
+        await _do(ctx, systemd.disable(current.unit))
+    await ctx.refresh()
+
+
+async def stop_and_drain(ctx: Context, unit: str) -> None:
+    """Stop a unit and wait for its GPU memory: a former service that starts earlier fails for memory.
+
+    Raises CommandFailed and Unreachable; memory that does not come back is only noted, for the start will show it.
+    """
+    from console.deploy.steps.drain import STEP as DRAIN
+
+    stop = systemd.stop(unit)
+    answer = await ctx.node.run(stop, timeout=ctx.profile.service.stop_seconds + 60, sudo=True)
+    try:
+        succeeded(answer, stop)
+    except CommandFailed as error:
+        if "not loaded" not in error.err and "not be found" not in error.err:
+            raise
+    await ctx.refresh()
+    if ctx.facts.gpus is not None:
+        try:
+            await DRAIN.apply(ctx)
+        except NotReady as error:
+            ctx.emit(Noted(time=time.time(), text=error.message))
+
+
+async def _do(ctx: Context, argv: Argv) -> None:
+    succeeded(await ctx.node.run(argv, timeout=120, sudo=True), argv)
+
+
+def _tell(ctx: Context, text: str) -> None:
+    ctx.emit(Progressed(time=time.time(), step=NAME, text=text))

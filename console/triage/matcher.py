@@ -1,0 +1,87 @@
+"""All patterns of a catalogue over a block of bytes in one pass.
+
+Hyperscan where it is installed: one scan of the block for every pattern, however many. A pattern that Hyperscan cannot
+compile (look-around, back-references) and a machine without Hyperscan fall back to `re`. Patterns never cross a line end.
+Answers are (end, id) pairs in order of `end`, the offset behind a match; one line may answer for a pattern more than once.
+Patterns named in `once` answer for their first match in a block only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+hyperscan: Any
+try:
+    import hyperscan
+except ImportError:  # pragma: no cover - the wheel exists for every platform we test
+    hyperscan = None
+
+Hits = list[tuple[int, int]]
+
+
+class Matcher:
+    """`patterns` are regular expressions in Python's syntax; a pattern's id is its index, or its place's in
+    `ids`."""
+
+    def __init__(
+        self, patterns: Sequence[str], ids: Sequence[int] | None = None, *, once: Collection[int] | bool = (),
+        engine: bool = True,
+    ) -> None:  # fmt: skip
+        names = list(range(len(patterns))) if ids is None else list(ids)
+        self._slow: list[tuple[int, re.Pattern[bytes]]] = []
+        self._database: Any = None
+        self._once = frozenset((names if once else ()) if isinstance(once, bool) else once)
+        quick = [(name, pattern.encode()) for name, pattern in zip(names, patterns, strict=True)]
+        if engine and hyperscan is not None and quick:
+            quick = self._compile(quick)
+        self._slow += [(name, re.compile(pattern, re.MULTILINE)) for name, pattern in quick]
+
+    def _compile(self, wanted: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Compile what Hyperscan takes; the rest is returned."""
+        try:
+            self._database = _database(wanted, self._once)
+            return []
+        except hyperscan.error:
+            pass
+        good: list[tuple[int, bytes]] = []
+        bad: list[tuple[int, bytes]] = []
+        for entry in wanted:
+            try:
+                _database([entry], self._once)
+                good.append(entry)
+            except hyperscan.error:
+                bad.append(entry)
+        if good:
+            self._database = _database(good, self._once)
+        return bad
+
+    def scan(self, block: bytes) -> Hits:
+        hits: Hits = []
+        if self._database is not None:
+            append = hits.append
+            # hyperscan's Python binding stops scanning when the handler returns something true; append returns None.
+            self._database.scan(block, match_event_handler=lambda name, _start, end, _flags, _ctx: append((end, name)))
+        if self._slow:
+            for name, pattern in self._slow:
+                if name in self._once:
+                    first = pattern.search(block)
+                    hits += [(first.end(), name)] if first else []
+                else:
+                    hits += [(found.end(), name) for found in pattern.finditer(block)]
+            hits.sort()
+        elif any(hits[i][0] > hits[i + 1][0] for i in range(len(hits) - 1)):
+            hits.sort()
+        return hits
+
+
+def _database(wanted: list[tuple[int, bytes]], once: Collection[int]) -> Any:
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[pattern for _, pattern in wanted],
+        ids=[name for name, _ in wanted],
+        elements=len(wanted),
+        flags=[hyperscan.HS_FLAG_MULTILINE | (name in once and hyperscan.HS_FLAG_SINGLEMATCH) for name, _ in wanted],
+    )
+    return database

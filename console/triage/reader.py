@@ -1,0 +1,308 @@
+"""The reader: bytes in, in any pieces; stage, progress and diagnosis out, at any time.
+
+Blocks are scanned for every pattern at once, and Python looks only at lines in which something was found, and at all lines
+while a traceback is open. CR ends a piece of a line (progress bars) and LF a line; lines are counted by LF. Colour codes
+and NUL bytes are dropped, bytes that are no UTF-8 replaced. JSON lines (Docker, journald, vLLM's own formatter) are
+taken apart first. A last line without its end counts for every answer and is read again when its rest comes.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from console.triage import jsonlines
+from console.triage.diagnosis import Diagnosis, LoadProgress, Outside, RankState
+from console.triage.entries import Noise
+from console.triage.launch import Launch
+from console.triage.prefix import Line, parse, unknown_lead
+from console.triage.rules import JSON_ID, Rules, Target, load_rules
+from console.triage.verdict import diagnose, load_progress, rank_states
+
+BLOCK: Final = 1 << 20
+"""Bytes gathered before they are scanned, when nobody asks in between."""
+LONGEST_LINE: Final = 4 << 20
+"""A line longer than this is read in pieces."""
+LOOKED_AT: Final = 16 << 10
+"""Bytes of a line that Python looks at, around what was found."""
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_CR_TO_LF = bytes.maketrans(b"\r", b"\n")
+MOST_LEADS: Final = 4
+_DIGITS = re.compile(r"(?:\\?\d)+")
+
+
+class Reader:
+    """One log. `rules` default to the shipped catalogue; `stalls` are a profile's own limits, seconds by stage."""
+
+    def __init__(self, rules: Rules | None = None, stalls: Mapping[str, float] | None = None) -> None:
+        rules = rules or load_rules()
+        self._rules = rules.with_stalls(stalls) if stalls else rules
+        self._launch = Launch(self._rules)
+        self._launches = 1
+        self._markers: dict[str, str] = {}
+        self._number = 1
+        """Number of the line that comes next."""
+        self._tail = b""
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._above: list[bytes] = []
+        self._blank = True
+        self._leads: list[re.Pattern[str]] = []
+
+    # ---- feeding ---------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the log."""
+        self._pending.append(data)
+        self._size += len(data)
+        if self._size >= BLOCK:
+            self._flush()
+
+    def feed_line(self, text: str) -> None:
+        """Take one line, without its end."""
+        data = text.encode("utf-8", "replace") + b"\n"
+        self._pending.append(data)
+        self._size += len(data)
+        if self._size >= BLOCK:
+            self._flush()
+
+    # ---- answers ---------------------------------------------------------------------------------------------
+
+    @property
+    def stage(self) -> str | None:
+        """The furthest stage of the last launch; None before the first cue. Asked of complete lines, as are progress, ranks
+        and failed: cheap enough to be asked after every line."""
+        self._flush()
+        return self._launch.stage
+
+    @property
+    def progress(self) -> LoadProgress | None:
+        """Weight loading so far; None before the first shard is named."""
+        self._flush()
+        return load_progress(self._launch)
+
+    @property
+    def ranks(self) -> tuple[RankState, ...]:
+        """Every worker seen, with the last stage that it reported."""
+        self._flush()
+        return rank_states(self._launch)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log already proves that the launch is dead or dying."""
+        self._flush()
+        launch = self._launch
+        return bool(launch.dead or any(each.strength >= 2 for each in launch.candidates.kept))
+
+    @property
+    def lines(self) -> int:
+        """Lines so far, the last one counted even without its end."""
+        self._flush()
+        return self._number - 1 + bool(self._tail)
+
+    def diagnosis(self, outside: Outside | None = None) -> Diagnosis:
+        """What is known now. Never waits; may be asked after every line."""
+        self._flush()
+        launch = self._current()
+        return diagnose(launch, outside or Outside(), lines=self.lines, launches=self._launches, blank=self._blank)
+
+    def _current(self) -> Launch:
+        """The launch, with an unfinished last line read into a copy of it."""
+        if not self._tail.strip():
+            return self._launch
+        trial = copy.copy(self)
+        trial._launch = copy.deepcopy(self._launch)
+        trial._markers = dict(self._markers)
+        trial._above = list(self._above)
+        trial._leads = list(self._leads)
+        trial._scan(self._tail + b"\n")
+        self._blank = self._blank and trial._blank
+        return trial._launch
+
+    def _parse(self, text: str) -> Line:
+        """Take the line apart; a prefix that nobody knows is learned where a known record stands behind it, and taken off
+        lines that have nothing else. A progress bar without a line end glues itself before a record in the same way."""
+        line = parse(text)
+        if line.process is not None or line.level is not None:
+            return line
+        for lead in self._leads:
+            if found := lead.match(text):
+                return parse(text[found.end() :])
+        size = unknown_lead(line.text)
+        if not size:
+            return line
+        start = len(text) - len(line.text) + size
+        if len(self._leads) < MOST_LEADS and size <= 80 and "it/s" not in text[:start]:
+            self._leads.append(re.compile(_DIGITS.sub(r"\\d+", re.escape(text[:start]))))
+        return parse(text[start:])
+
+    # ---- blocks ----------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        data = b"".join([self._tail, *self._pending]) if self._tail or len(self._pending) > 1 else self._pending[0]
+        self._pending, self._size, self._tail = [], 0, b""
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - cut > LONGEST_LINE:
+            cut = len(data)
+        if cut < len(data):
+            self._tail = data[cut:]
+            data = data[:cut]
+        if data:
+            self._scan(data)
+
+    def _scan(self, raw: bytes) -> None:
+        """Read complete lines (the very last may be a piece of a line that is too long)."""
+        if b"\x1b" in raw:
+            raw = _ANSI.sub(b"", raw)
+        if b"\x00" in raw:
+            raw = raw.replace(b"\x00", b"")
+        if self._blank and raw.strip():
+            self._blank = False
+        if jsonlines.begins(raw) or not self._block(raw, counting=True):
+            for piece, ends in jsonlines.lines(raw):
+                self._block(piece, counting=False)
+                self._number += ends
+
+    def _block(self, raw: bytes, *, counting: bool) -> bool:
+        """Scan and read `raw`. Without `counting` all of it is one line of the input; with it, False, and nothing read,
+        when there are JSON lines in it."""
+        block = raw.translate(_CR_TO_LF) if b"\r" in raw else raw
+        at = 0
+        start_number = self._number
+        while at < len(block):
+            step = _Pass(self, raw, block, at, counting)
+            if counting and step.json and at == 0:
+                return False
+            at = step.run()
+        if not counting:
+            self._number = start_number
+        keep = block[-2048:].split(b"\n")[:-1]
+        self._above = (self._above + keep)[-3:]
+        return True
+
+
+class _Pass:
+    """One walk over the hits of a block; ended early where a new launch begins, since then the first hit counts again."""
+
+    def __init__(self, reader: Reader, raw: bytes, block: bytes, at: int, counting: bool) -> None:
+        self.reader = reader
+        self.raw, self.block, self.start, self.at = raw, block, at, at
+        self.counted = at
+        self.counting = counting
+        self.targets = reader._rules.targets
+        launch = reader._launch
+        self.stalled = bool(launch.stalls)
+        part = block[at:] if at else block
+        self.hits = reader._rules.matcher.scan(part)
+        if launch.stage != "serving" or launch.stalls:
+            self.hits = sorted(self.hits + reader._rules.busy.scan(part))
+        self.json = any(name == JSON_ID for _, name in self.hits)
+
+    def run(self) -> int:
+        """Read until the end, or until a launch began; the offset to go on from."""
+        hits, block, size = self.hits, self.block, len(self.block)
+        place, many = 0, len(hits)
+        launch = self.reader._launch
+        while True:
+            if launch.wants_all:
+                begin = self.at
+                if begin >= size:
+                    break
+            elif place < many:
+                begin = block.rfind(b"\n", self.at, self.start + hits[place][0] - 1) + 1 or self.at
+            else:
+                break
+            end = block.find(b"\n", max(begin, 0))
+            if end < 0:
+                end = size
+            ids: list[int] = []
+            limit = end - self.start
+            while place < many and hits[place][0] <= limit:
+                if not ids or hits[place][1] not in ids:
+                    ids.append(hits[place][1])
+                place += 1
+            number = self._number(begin)
+            self.at = end + 1
+            if self._read(number, begin, end, ids):
+                self._number(min(self.at, size))
+                return self.at
+            launch = self.reader._launch
+            if launch.stalls and not self.stalled:
+                # the next sign of life counts, and such patterns are found once per scan
+                self._number(min(self.at, size))
+                return self.at
+        self._number(size)
+        return size
+
+    def _number(self, offset: int) -> int:
+        if self.counting and offset > self.counted:
+            self.reader._number += self.raw.count(b"\n", self.counted, offset)
+            self.counted = offset
+        return self.reader._number
+
+    def _read(self, number: int, begin: int, end: int, ids: list[int]) -> bool:
+        """Read one line; True when a launch began with it."""
+        launch = self.reader._launch
+        found = [self.targets[name] for name in ids]
+        if not launch.wants_all and len(found) == 1 and _plain_noise(found[0]):
+            name = found[0].entry.id
+            launch.noise[name] = launch.noise.get(name, 0) + 1
+            return False
+        raw = (self.block[begin:end] if end - begin <= LOOKED_AT else self._window(begin, end)).decode(
+            "utf-8", "replace"
+        )
+        line = self.reader._parse(raw)
+        found = [target for target in found if target.confirmed(line.text, raw)]
+        began = any(target.kind == "launch" and self._begins(number, target, line) for target in found)
+        launch = self.reader._launch
+        launch.line(number, line, found, self._before(begin) if found else [])
+        return began
+
+    def _window(self, begin: int, end: int) -> bytes:
+        """The start and the end of a line of a megabyte; what was found stands in one of them, or in the middle is lost."""
+        first = next((hit for hit, _ in self.hits if begin < self.start + hit <= end), 0) + self.start
+        if first <= begin + LOOKED_AT:
+            return self.block[begin : begin + LOOKED_AT]
+        return (
+            self.block[begin : begin + 512] + b" ... " + self.block[max(begin, first - LOOKED_AT // 2) : first + 2048]
+        )
+
+    def _before(self, begin: int) -> list[str]:
+        """The up to three lines above, of this block or the one before."""
+        lines: list[bytes] = []
+        end = begin - 1
+        while len(lines) < 3 and end > 0:
+            start = self.block.rfind(b"\n", 0, end) + 1
+            lines.insert(0, self.block[start : min(end, start + 2000)])
+            end = start - 1
+        if len(lines) < 3 and self.reader._above:
+            lines = [*self.reader._above[-(3 - len(lines)) :], *lines]
+        return [line[:2000].decode("utf-8", "replace") for line in lines]
+
+    def _begins(self, number: int, target: Target, line: Line) -> bool:
+        """A marker starts a new launch when this launch has had it already, or is too far for it. A log may print several
+        markers per launch, each once; two servers' processes differ in their pid."""
+        reader = self.reader
+        launch, marker, key = reader._launch, target.entry.id, line.key
+        again = marker in reader._markers and (not key or reader._markers[marker] != key)
+        past = bool(launch.dead) or launch.order > 4
+        fresh = launch.order < 0 and not launch.dead and not launch.candidates.kept and not launch.recent
+        first = not reader._markers
+        reader._markers[marker] = key
+        if not (again or past or (first and not fresh and launch.candidates.kept)):
+            return False
+        reader._markers = {marker: key}
+        reader._launch = Launch(reader._rules, first=number)
+        reader._launches += 1
+        return True
+
+
+def _plain_noise(target: Target) -> bool:
+    if target.kind != "noise" or target.loose:
+        return False
+    entry: Noise = target.entry
+    return not entry.stages and not entry.unless

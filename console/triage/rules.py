@@ -1,0 +1,194 @@
+"""The catalogue in memory: failures, noise and stages of the shipped files, and of a user's own.
+
+A user's entries come first; one with the id of a shipped entry replaces it. `Rules` is immutable but for what it computes
+once (the compiled matcher), and is shared by all readers of a process.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from console.errors import InvalidFile, UsageError
+from console.triage import catalogue
+from console.triage.entries import Cue, Failure, Noise, Stage, compiled
+from console.triage.matcher import Matcher
+
+SHIPPED: Final = ("failures.yaml", "noise.yaml", "stages.yaml")
+DEFAULT_STALL: Final = 600.0
+
+TRACEBACK: Final = r"Traceback \(most recent call last\)"
+EXCEPTION: Final = r"(?:Error|Exception|Interrupt|Exit|Timeout|OutOfResources)(?::|\s*$)"
+JSON: Final = r'^\{ ?"\w'
+BUILT_IN: Final = (TRACEBACK, EXCEPTION, JSON)
+JSON_ID: Final = 2
+_EXCEPTION = re.compile(EXCEPTION)
+# what may match a line end, or lost its anchor for the scan
+_LOOSE = re.compile(r"\[\^|\\[sWD]|\^|\$")
+
+Entry = Failure | Noise | Cue
+_E = TypeVar("_E", Failure, Noise, Cue)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a pattern number stands for."""
+
+    kind: str
+    """traceback, exception, failure, noise, stage, launch, version or fact."""
+    entry: Any = None
+    stage: str = ""
+
+    loose: bool = False
+    """A scan of many lines at once may find it where the line alone does not have it; such a hit is confirmed."""
+
+    @property
+    def often(self) -> bool:
+        """Said for ever by a server that works; the first in a block tells all."""
+        return self.stage in ("ready", "first_inference", "serving") or (
+            self.kind == "fact" and "(?P<moving>" in self.entry.match
+        )
+
+    def confirmed(self, text: str, raw: str) -> bool:
+        """Whether the line has it: in its text, or, where the pattern is about the prefix, in the whole of it."""
+        if self.entry is None:
+            return self.kind != "exception" or bool(_EXCEPTION.search(text))
+        pattern = compiled(self.entry.match)
+        return bool(pattern.search(text)) or ("^" not in self.entry.match and bool(pattern.search(raw)))
+
+
+@dataclass(frozen=True)
+class Rules:
+    failures: tuple[Failure, ...] = ()
+    noise: tuple[Noise, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    launches: tuple[Cue, ...] = ()
+    versions: tuple[Cue, ...] = ()
+    facts: tuple[Cue, ...] = ()
+    stalls: Mapping[str, float] = field(default_factory=dict)
+    """A profile's own stall limits, in seconds by stage."""
+
+    def __deepcopy__(self, memo: object) -> Rules:
+        return self
+
+    def stall_seconds(self, stage: str | None) -> float:
+        """Seconds without any line after which a living process counts as hung in `stage`."""
+        if stage is not None and stage in self.stalls:
+            return float(self.stalls[stage])
+        return next((entry.stall for entry in self.stages if entry.id == stage), DEFAULT_STALL)
+
+    def with_stalls(self, stalls: Mapping[str, float]) -> Rules:
+        """The same rules with a profile's stall limits."""
+        changed = replace(self, stalls=dict(stalls))
+        for name in ("targets", "matcher", "busy"):
+            if name in self.__dict__:
+                changed.__dict__[name] = self.__dict__[name]
+        return changed
+
+    def stage(self, name: str | None) -> Stage | None:
+        return next((entry for entry in self.stages if entry.id == name), None)
+
+    @functools.cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """By pattern number."""
+        return (
+            Target("traceback"),
+            Target("exception"),
+            Target("json"),
+            *(_target("failure", rule) for rule in self.failures if rule.where in ("exception", "line")),
+            *(_target("noise", rule) for rule in self.noise),
+            *(_target("stage", cue, stage.id) for stage in self.stages for cue in stage.cues),
+            *(_target("launch", cue) for cue in self.launches),
+            *(_target("version", cue) for cue in self.versions),
+            *(_target("fact", cue) for cue in self.facts),
+        )
+
+    @functools.cached_property
+    def matcher(self) -> Matcher:
+        return self._matcher(often=False)
+
+    @functools.cached_property
+    def busy(self) -> Matcher:
+        """The cues that a server repeats for ever, apart: a launch that has come to serving needs them no more."""
+        return self._matcher(often=True)
+
+    def _matcher(self, *, often: bool) -> Matcher:
+        chosen = [n for n, target in enumerate(self.targets) if target.often is often]
+        # `^` means the start of the text behind the prefixes, which a scan of raw lines does not know: confirmed later
+        patterns = [unanchored(self.targets[n].entry.match) if self.targets[n].entry else BUILT_IN[n] for n in chosen]
+        return Matcher(patterns, chosen, once=often or {JSON_ID})
+
+
+def _target(kind: str, entry: Entry, stage: str = "") -> Target:
+    return Target(kind, entry, stage, bool(_LOOSE.search(entry.match)))
+
+
+def unanchored(pattern: str) -> str:
+    """The pattern without its `^`, wherever one stands."""
+    return re.sub(r"(?<![\\\[])\^", "", pattern)
+
+
+def load_rules(extra: Path | None = None) -> Rules:
+    """The shipped catalogue, with the entries of `extra` before it. Raises InvalidFile with every problem of `extra`."""
+    shipped = _shipped()
+    if extra is None:
+        return shipped
+    try:
+        text = extra.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{extra}: cannot be read: {error}", "give a YAML file with failures, noise or stages"
+        ) from error
+    parts = catalogue.read(text, str(extra))
+    if parts.problems:
+        raise InvalidFile(tuple(parts.problems))
+    return _merged(shipped, parts)
+
+
+def folder() -> Path:
+    """Where the shipped files are."""
+    import profiles
+
+    return Path(profiles.__file__).parent
+
+
+@functools.cache
+def _shipped() -> Rules:
+    whole = catalogue.Parts()
+    for name in SHIPPED:
+        parts = catalogue.read((folder() / name).read_text(encoding="utf-8"), name)
+        for section in ("failures", "noise", "stages", "launches", "versions", "facts", "problems"):
+            getattr(whole, section).extend(getattr(parts, section))
+    if whole.problems:
+        raise InvalidFile(tuple(whole.problems))
+    return _merged(Rules(), whole)
+
+
+def _merged(base: Rules, parts: catalogue.Parts) -> Rules:
+    own = {stage.id: stage for stage in parts.stages}
+    known = {stage.id for stage in base.stages}
+    stages = [_stage(stage, own[stage.id]) if stage.id in own else stage for stage in base.stages]
+    stages += [stage for stage in parts.stages if stage.id not in known]
+    return Rules(
+        failures=_before(parts.failures, base.failures),
+        noise=_before(parts.noise, base.noise),
+        stages=tuple(stages),
+        launches=_before(parts.launches, base.launches),
+        versions=_before(parts.versions, base.versions),
+        facts=_before(parts.facts, base.facts),
+        stalls=base.stalls,
+    )
+
+
+def _stage(base: Stage, own: Stage) -> Stage:
+    """A user's stage sets the stall limit and adds its cues."""
+    return replace(base, stall=own.stall, title=own.title, cues=own.cues + base.cues, frames=own.frames + base.frames)
+
+
+def _before(own: list[_E], base: tuple[_E, ...]) -> tuple[_E, ...]:
+    taken = {entry.id for entry in own}
+    return tuple(own) + tuple(entry for entry in base if entry.id not in taken)

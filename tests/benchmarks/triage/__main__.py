@@ -1,0 +1,232 @@
+"""Triage against grep, and the live feed: `python -m tests.benchmarks.triage [--size 1G] [--keep]`.
+
+A log of the given size (by default 200 MB; 1G has some 7 million lines) with the cause in its middle is written to a
+temporary folder. In one run, alternating, `grep -cE` of a dozen of the catalogue's patterns and triage with the whole
+catalogue read it; printed are the best of three, their ratio, and the peak memory of the triage process. Then the live feed:
+lines in pieces of 64 kB, as a pipe gives them, with `stage` and `failed` asked after every piece; and line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+WORDS = [
+    "tensor",
+    "block",
+    "request",
+    "token",
+    "queue",
+    "batch",
+    "prompt",
+    "cache",
+    "worker",
+    "stream",
+    "prefix",
+    "layer",
+    "expert",
+    "graph",
+]
+GREP = (
+    "Traceback|No valid attention backend found|CUDA out of memory|No available memory for the cache blocks|"
+    "unrecognized arguments|Free memory on device .* is less than|an illegal memory access|NCCL error|"
+    "No space left on device|EngineDeadError|died unexpectedly|Fatal Python error"
+)
+UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
+MEASURE = """
+import json, resource, sys, time
+before = time.process_time()
+from console.triage.command import diagnosis_of
+from console.triage.rules import load_rules
+rules = load_rules()
+rules.matcher
+ready = time.process_time()
+found = diagnosis_of(sys.argv[1], rules)
+done = time.process_time()
+print(json.dumps({"start": ready - before, "scan": done - ready, "cause": found.cause and found.cause.line,
+    "category": found.category, "lines": found.lines, "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+"""
+
+
+def serving_lines(count: int, seed: int = 1) -> Iterator[str]:
+    """What a server that works says: mostly requests, statistics every so often, some noise."""
+    dice = random.Random(seed)
+    for number in range(count):
+        stamp = f"11-29 {number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}"
+        kind = dice.random()
+        if kind < 0.70:
+            yield (
+                f"(APIServer pid=1) INFO:     10.0.{dice.randrange(256)}.{dice.randrange(256)}:{dice.randrange(65536)} - "
+                f'"POST /v1/chat/completions HTTP/1.1" 200 OK'
+            )
+        elif kind < 0.94:
+            text = " ".join(dice.choice(WORDS) for _ in range(12))
+            yield f"(EngineCore pid=277) INFO {stamp} [scheduler.py:{dice.randrange(2000)}] Finished request {number}: {text}"
+        elif kind < 0.99:
+            yield (
+                f"(APIServer pid=1) INFO {stamp} [loggers.py:257] Engine 000: Avg prompt throughput: {dice.random() * 9e3:.1f} "
+                f"tokens/s, Avg generation throughput: {dice.random() * 900 + 1:.1f} tokens/s, Running: 8 reqs, Waiting: 0 reqs"
+            )
+        elif kind < 0.999:
+            yield '(APIServer pid=1) INFO:     127.0.0.1:43844 - "GET /health HTTP/1.1" 200 OK'
+        else:
+            yield f"(APIServer pid=1) WARNING {stamp} [protocol.py:1] Error in preprocessing prompt inputs: too long"
+
+
+def startup_lines() -> Iterator[str]:
+    yield "(APIServer pid=1) INFO 11-29 00:00:00 [utils.py:1] vLLM API server version 0.16.0"
+    yield "(APIServer pid=1) INFO 11-29 00:00:01 [model.py:1] Resolved architecture: KimiK25ForConditionalGeneration"
+    yield "(EngineCore pid=277) INFO 11-29 00:00:02 [core.py:97] Initializing a V1 LLM engine (v0.16.0) with config: model='x'"
+    for rank in range(8):
+        yield (
+            f"(Worker_TP{rank} pid={300 + rank}) WARNING 11-29 00:00:03 [symm_mem.py:67] SymmMemCommunicator: Device "
+            "capability 12.0 not supported, communicator is not available."
+        )
+    for shard in range(120):
+        yield f"(Worker_TP0 pid=300) Loading safetensors checkpoint shards: {shard * 100 // 119:3}% Completed | {shard}/119"
+    yield "(APIServer pid=1) INFO:     Application startup complete."
+
+
+def death_lines() -> Iterator[str]:
+    for rank in range(8):
+        head = f"(Worker_TP{rank} pid={300 + rank}) ERROR 11-29 12:00:00 [multiproc_executor.py:783] "
+        yield head + "WorkerProc hit an exception."
+        yield head + "Traceback (most recent call last):"
+        for frame in range(20):
+            yield (
+                head
+                + f'  File "/opt/vllm/lib/python3.12/site-packages/vllm/v1/worker/w{frame}.py", line 7, in f{frame}'
+            )
+            yield head + "    return self.forward(batch)"
+        yield head + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    yield "(EngineCore pid=277) ERROR 11-29 12:00:01 [core.py:718] EngineCore encountered a fatal error."
+
+
+def write_log(path: Path, size: int) -> int:
+    """The number of lines written."""
+    mass = [line.encode() for line in serving_lines(60_000)]
+    chunk = b"\n".join(mass) + b"\n"
+    start = "".join(line + "\n" for line in startup_lines()).encode()
+    death = "".join(line + "\n" for line in death_lines()).encode()
+    times = max(1, (size - len(start) - len(death)) // len(chunk))
+    lines = start.count(b"\n") + death.count(b"\n") + times * len(mass)
+    with path.open("wb") as file:
+        file.write(start)
+        for place in range(times):
+            if place == times // 2:
+                file.write(death)
+            file.write(chunk)
+    return lines
+
+
+def timed(argv: list[str], env: dict[str, str] | None = None) -> tuple[float, str]:
+    """Seconds of processor time of a child process: on a machine that others use too, the wall clock tells about them."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, cwd=ROOT
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout + done.stderr
+
+
+def against_grep(path: Path, rounds: int) -> None:
+    greps: list[float] = []
+    utf8: list[float] = []
+    ours: list[float] = []
+    result: dict[str, object] = {}
+    for _ in range(rounds):
+        greps.append(timed(["grep", "-cE", GREP, str(path)], {"LC_ALL": "C"})[0])
+        utf8.append(timed(["grep", "-cE", GREP, str(path)], {"LC_ALL": "C.UTF-8"})[0])
+        taken, out = timed([sys.executable, "-c", MEASURE, str(path)])
+        ours.append(taken)
+        result = json.loads(out.strip().splitlines()[-1])
+    print(f"  grep -cE of a dozen patterns      {min(greps):6.2f} s  (C.UTF-8: {min(utf8):.2f} s)")
+    print(f"  triage, whole process             {min(ours):6.2f} s  = {min(ours) / min(greps):.2f} × grep")
+    print(
+        f"    of which start {result['start']:.2f} s, scan {result['scan']:.2f} s; peak RSS {int(str(result['rss'])) / 1024:.0f} MiB"
+    )
+    print(f"    cause in line {result['cause']}, {result['category']}, {result['lines']} lines")
+
+
+def live(path: Path, limit: int) -> None:
+    from console.triage import Reader
+
+    with path.open("rb") as file:
+        data = file.read(limit)
+    data = data[: data.rfind(b"\n") + 1]
+    lines = data.count(b"\n")
+    Reader().feed(data[:100_000])
+    reader = Reader()
+    began = time.process_time()
+    for at in range(0, len(data), 65536):
+        reader.feed(data[at : at + 65536])
+        _ = reader.stage, reader.failed
+    taken = time.process_time() - began
+    print(
+        f"  live, pieces of 64 kB, asked each {lines / taken / 1e6:6.2f} million lines/s ({len(data) / taken / 1e6:.0f} MB/s)"
+    )
+    texts = data.decode().splitlines()
+    reader = Reader()
+    began = time.process_time()
+    for place, text in enumerate(texts):
+        reader.feed_line(text)
+        if not place % 256:
+            _ = reader.stage
+    taken = time.process_time() - began
+    print(f"  live, line by line, asked per 256 {lines / taken / 1e6:6.2f} million lines/s")
+    reader = Reader()
+    part = texts[:50_000]
+    began = time.process_time()
+    for text in part:
+        reader.feed_line(text)
+        _ = reader.stage
+    taken = time.process_time() - began
+    print(f"  live, line by line, asked each    {len(part) / taken / 1e6:6.2f} million lines/s")
+
+
+def storm(copies: int) -> None:
+    """Eight ranks that write tracebacks, the slowest thing there is: every line is looked at."""
+    from console.triage import Reader
+
+    text = ("\n".join(death_lines()) + "\n").encode() * copies
+    reader = Reader()
+    began = time.process_time()
+    reader.feed(text)
+    reader.diagnosis()
+    taken = time.process_time() - began
+    lines = len(text.splitlines())
+    print(f"  storm of tracebacks               {lines / taken / 1e6:6.2f} million lines/s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="200M", help="size of the log: 200M, 1G")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    size = int(float(args.size.rstrip("KMGkmg")) * UNITS.get(args.size[-1].upper(), 1))
+    folder = Path(tempfile.mkdtemp(prefix="relaunch-bench-"))
+    try:
+        path = folder / "log.txt"
+        lines = write_log(path, size)
+        print(f"triage: {path.stat().st_size / 1e6:.0f} MB, {lines / 1e6:.1f} million lines, cause in the middle")
+        against_grep(path, args.rounds)
+        live(path, min(size, 150_000_000))
+        storm(60)
+    finally:
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

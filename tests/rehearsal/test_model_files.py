@@ -1,0 +1,284 @@
+"""The steps space, download, shards and patch over SSH on the practice node: done, satisfied, damaged, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.checkpoint.forecast import forecast
+from console.checkpoint.overlay import verify_overlay
+from console.checkpoint.patch import PatchOutcome, planned
+from console.deploy.question import redeploy_question
+from console.deploy.step import Context, Needed, Satisfied
+from console.deploy.steps import step
+from console.errors import DownloadFailed, Refused, RelaunchError
+from console.events import Event, Noted, Progressed
+from console.node.facts import Facts, read_facts
+from console.node.ssh import SshNode
+from console.profile.load import find_profile
+from console.rehearsal.practice import Practice
+from console.rehearsal.vllm.install import install_vllm
+from console.text import Secret
+
+STEPS = ("space", "download", "shards", "patch")
+NewPractice = Callable[..., AbstractAsyncContextManager[Practice]]
+
+
+@dataclass
+class Bench:
+    """A context on a practice node, counting what it costs."""
+
+    ctx: Context
+    root: Path
+    events: list[Event] = field(default_factory=list)
+    execs: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    agrees: bool = True
+    room: Callable[[], int] | None = None
+    """Bytes that the model's disk has free, in place of what the test machine's real disk has."""
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "srv/models/Kimi-K2.5-NVFP4"
+
+    async def bring_about(self, name: str) -> str:
+        """One step as the walk does it; its evidence."""
+        chosen = step(name)
+        outcome = await chosen.check(self.ctx)
+        if isinstance(outcome, Satisfied):
+            return outcome.evidence
+        await chosen.apply(self.ctx)
+        await self.ctx.refresh()
+        return await chosen.verify(self.ctx)
+
+    async def anew(self) -> None:
+        """As a new run finds it: fresh facts, nothing found yet."""
+        self.ctx.found.clear()
+        await self.ctx.refresh()
+
+
+@asynccontextmanager
+async def bench(practice: Practice, node: SshNode, **changes: Any) -> AsyncIterator[Bench]:
+    profile = find_profile("rehearsal")
+    model = profile.model.model_copy(update={"endpoint": practice.hub})
+    profile = profile.model_copy(update={"model": model, **changes})
+    root = Path(practice.root)
+    await asyncio.to_thread(install_vllm, root, root / "opt/vllm-0.16.0", "0.16.0")
+    made = Bench(ctx=None, root=root)  # type: ignore[arg-type]
+
+    async def refresh() -> Facts:
+        facts = await read_facts(node, redeploy_question(made.ctx.profile))
+        if made.room is not None:
+            disks = {path: replace(disk, free=made.room()) for path, disk in facts.disks.items()}
+            facts = replace(facts, disks=disks)
+        made.ctx.facts = facts
+        return facts
+
+    async def confirm(question: str, word: str) -> bool:
+        made.words.append(word)
+        return made.agrees
+
+    facts = await read_facts(node, redeploy_question(profile))
+    made.ctx = Context(
+        node=node, profile=profile, facts=facts, emit=made.events.append, confirm=confirm, refresh=refresh,
+        token=Secret("hf_sentinelsentinelsentinel"),
+    )  # fmt: skip
+    yield made
+
+
+@pytest.fixture
+async def files(practice: Practice, practice_node: SshNode) -> AsyncIterator[Bench]:
+    async with bench(practice, practice_node) as made:
+        yield made
+
+
+@pytest.fixture
+def count_execs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every command that is run on any SSH node, by its first words."""
+    seen: list[str] = []
+    run, read, write = SshNode.run, SshNode.read, SshNode.write
+
+    async def counted_run(self: SshNode, argv: tuple[str, ...], **options: Any) -> Any:
+        seen.append(" ".join(argv)[:60])
+        return await run(self, argv, **options)
+
+    async def counted_read(self: SshNode, path: str, **options: Any) -> bytes:
+        seen.append(f"read {path}")
+        return await read(self, path, **options)
+
+    async def counted_write(self: SshNode, path: str, data: bytes, **options: Any) -> None:
+        seen.append(f"write {path}")
+        await write(self, path, data, **options)
+
+    monkeypatch.setattr(SshNode, "run", counted_run)
+    monkeypatch.setattr(SshNode, "read", counted_read)
+    monkeypatch.setattr(SshNode, "write", counted_write)
+    return seen
+
+
+async def test_from_nothing_to_a_patched_overlay_and_then_satisfied(files: Bench, count_execs: list[str]) -> None:
+    ctx = files.ctx
+    assert not planned(ctx).known
+    assert "to fetch" in await files.bring_about("space")
+    assert await files.bring_about("download") == "119/119 shards, 7.2 MB" or files.folder.exists()
+    assert any(isinstance(event, Progressed) and event.unit == "bytes" for event in files.events)
+    shards = await files.bring_about("shards")
+    assert shards.startswith("119/119 shards, ")
+    assert shards.endswith("sha256 match")
+    patched = await files.bring_about("patch")
+    assert patched.startswith("KV bfloat16 by overlay ")
+    outcome = ctx.found["patch"]
+    assert isinstance(outcome, PatchOutcome)
+    overlay = Path(outcome.model_path)
+    assert overlay.parent == Path(ctx.facts.paths.state) / "overlays"
+    config = json.loads((overlay / "config.json").read_text())
+    assert config["quantization_config"]["kv_cache_scheme"] is None
+    assert json.loads((files.folder / "config.json").read_text())["quantization_config"]["kv_cache_scheme"]
+    assert sum(path.is_symlink() for path in overlay.glob("*.safetensors")) == 119
+    assert "rewritten files match" in await verify_overlay(ctx.node, outcome.model_path)
+
+    await files.anew()
+    assert planned(ctx) == outcome, "a plan knows the overlay from facts alone"
+    ctx.found.clear()
+    count_execs.clear()
+    for name in STEPS:
+        assert isinstance(await step(name).check(ctx), Satisfied), name
+    assert len(count_execs) == 1, count_execs
+    found = forecast(ctx)
+    assert found is not None
+    assert found.loads
+
+
+async def test_damage_is_found_and_only_that_is_fetched_again(files: Bench) -> None:
+    for name in ("download", "shards"):
+        await files.bring_about(name)
+    shards = sorted(files.folder.glob("*.safetensors"))
+    inodes = {path.name: path.stat().st_ino for path in shards}
+    data = bytearray(shards[7].read_bytes())
+    data[-1] ^= 1
+    shards[7].write_bytes(data)
+    await files.anew()
+    assert isinstance(await step("download").check(files.ctx), Satisfied), "the size is right"
+    needed = await step("shards").check(files.ctx)
+    assert isinstance(needed, Needed)
+    assert needed.changes[0].text.startswith("check 1 file ")
+    assert (await files.bring_about("shards")).endswith("sha256 match")
+    assert any(isinstance(event, Noted) and shards[7].name in event.text for event in files.events)
+    changed = {name for name, inode in inodes.items() if (files.folder / name).stat().st_ino != inode}
+    assert changed <= {shards[7].name}
+
+
+async def test_a_shard_that_the_hub_does_not_have_is_named(new_practice: NewPractice) -> None:
+    from tests.rehearsal.conftest import log_in
+
+    async with (
+        new_practice(faults=("missing-shard",)) as practice,
+        log_in(practice) as node,
+        bench(practice, node) as files,
+    ):
+        await files.bring_about("download")
+        with pytest.raises(DownloadFailed, match="named by the index and is not there"):
+            await files.bring_about("shards")
+
+
+async def test_a_download_that_stands_still_goes_on(new_practice: NewPractice) -> None:
+    from tests.rehearsal.conftest import log_in
+
+    async with new_practice(faults=("stall",)) as practice, log_in(practice) as node, bench(practice, node) as files:
+        files.ctx.options = {"stall_seconds": 2}
+        assert (await files.bring_about("download")).startswith("119/119 shards")
+        assert any(isinstance(event, Noted) and "stalled" in event.text for event in files.events)
+
+
+async def test_an_overlay_that_was_touched_is_noticed_and_made_again(files: Bench) -> None:
+    for name in ("download", "shards", "patch"):
+        await files.bring_about(name)
+    outcome = files.ctx.found["patch"]
+    overlay = Path(outcome.model_path)
+    (overlay / "config.json").write_bytes((files.folder / "config.json").read_bytes())
+    (overlay / "tokenizer_config.json").unlink(missing_ok=True)
+    with pytest.raises(RelaunchError, match="is not what was built"):
+        await verify_overlay(files.ctx.node, outcome.model_path)
+    await files.anew()
+    assert isinstance(await step("patch").check(files.ctx), Needed)
+    await files.bring_about("patch")
+    assert "rewritten files match" in await verify_overlay(files.ctx.node, outcome.model_path)
+
+
+async def test_undo_removes_the_overlay_that_was_made(files: Bench) -> None:
+    for name in ("download", "shards", "patch"):
+        await files.bring_about(name)
+    overlay = Path(files.ctx.found["patch"].model_path)
+    await step("patch").undo(files.ctx)
+    assert not overlay.exists()
+    assert not overlay.with_name(overlay.name + ".json").exists()
+    assert (files.folder / "config.json").exists()
+
+
+async def test_a_wrong_commit_ends_with_its_reason(practice: Practice, practice_node: SshNode) -> None:
+    async with bench(practice, practice_node) as files:
+        model = files.ctx.profile.model.model_copy(update={"revision": "f" * 40})
+        files.ctx.profile = files.ctx.profile.model_copy(update={"model": model})
+        await files.ctx.refresh()
+        with pytest.raises(DownloadFailed, match="404") as caught:
+            await files.bring_about("space")
+        assert "revision" in caught.value.remedy
+
+
+class TestSpace:
+    """Old folders go on the operator's word, and never one that is in use."""
+
+    @staticmethod
+    async def cramped(files: Bench, *may_remove: str) -> Path:
+        """Room that is there only when `Old-Model` is gone."""
+        old = files.root / "srv/models/Old-Model"
+        old.mkdir(parents=True)
+        (old / "config.json").write_text("{}")
+        (old / "model.safetensors").write_bytes(os.urandom(1 << 20) * 20)
+        files.room = lambda: 10**6 if old.exists() else 10**9
+        space = files.ctx.profile.space.model_copy(update={"may_remove": may_remove})
+        files.ctx.profile = files.ctx.profile.model_copy(update={"space": space})
+        await files.ctx.refresh()
+        return old
+
+    async def test_a_named_folder_is_removed_when_confirmed(self, files: Bench) -> None:
+        old = await self.cramped(files, "~/srv/models/GLM-5-NVFP4", "~/srv/models/Old-Model")
+        with pytest.raises(Refused, match="lacking"):
+            await step("space").check(files.ctx)
+        old.joinpath("more").write_bytes(os.urandom(1 << 20) * 100)
+        await files.ctx.refresh()
+        needed = await step("space").check(files.ctx)
+        assert isinstance(needed, Needed)
+        assert "Old-Model" in needed.changes[-1].text
+        await step("space").apply(files.ctx)
+        assert files.words == ["Old-Model"], "the serving model is not even asked about"
+        assert not old.exists()
+        assert "to fetch" in await step("space").verify(files.ctx)
+
+    async def test_nothing_goes_without_the_word(self, files: Bench) -> None:
+        old = await self.cramped(files, "~/srv/models/Old-Model")
+        files.agrees = False
+        with pytest.raises(Refused, match="not confirmed"):
+            await step("space").apply(files.ctx)
+        assert (old / "model.safetensors").exists()
+
+    async def test_a_folder_that_serves_stays(self, files: Bench) -> None:
+        await self.cramped(files, "~/srv/models/GLM-5-NVFP4")
+        with pytest.raises(Refused, match="lacking"):
+            await step("space").apply(files.ctx)
+        assert any(isinstance(event, Noted) and "unit file" in event.text for event in files.events), files.events
+        assert (files.root / "srv/models/GLM-5-NVFP4/config.json").exists()
+        assert files.words == []
+
+    async def test_too_little_room_is_refused_before_anything_is_fetched(self, files: Bench) -> None:
+        await self.cramped(files)
+        with pytest.raises(Refused, match="lacking"):
+            await step("space").check(files.ctx)

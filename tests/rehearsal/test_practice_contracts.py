@@ -1,0 +1,36 @@
+"""The practice node is a node: the contracts that a real machine with OpenSSH and systemd passes too (tests/node)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from console.node.base import capture
+from console.node.ssh import SshNode
+from console.rehearsal.practice import Practice
+from tests.contract import node_contract, systemd_contract
+from tests.rehearsal.conftest import log_in
+
+BESIDE_ROOT = {node_contract.becomes_root, node_contract.streams_as_root_and_ends_the_helper}
+"""They ask for uid 0, which the stand-in sudo cannot give."""
+
+
+@pytest.mark.parametrize("check", [*node_contract.CHECKS, *node_contract.SUDO_CHECKS], ids=node_contract.name)
+async def test_node_contract(check: node_contract.Check, practice_node: SshNode) -> None:
+    if check in BESIDE_ROOT and await capture(practice_node, ("id", "-u")) != "0\n":
+        pytest.skip("the practice runs under an account that is not root")
+    await check(node_contract.Bench(practice_node, (await capture(practice_node, ("mktemp", "-d"))).strip()))
+
+
+async def test_read_only(practice: Practice, tmp_path: Path) -> None:
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+    async with log_in(practice, read_only=True) as node:
+        await node_contract.read_only_denies_what_mutates(node, str(quiet))
+
+
+@pytest.mark.parametrize("check", systemd_contract.CHECKS, ids=node_contract.name)
+async def test_systemd_contract(check: systemd_contract.Check, practice: Practice, practice_node: SshNode) -> None:
+    async with systemd_contract.units_of(practice_node, f"{practice.root}/sys/fs/cgroup") as units:
+        await check(units)
