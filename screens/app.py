@@ -1,18 +1,303 @@
-"""The console is not here yet. Opening it says so, and says what does the same job."""
+"""The console: one app over one source, one timer, a table of screens; what an operator does by keys goes through here.
+
+`run(options)` is the front end that `relaunch` opens without a verb. The app reads `source.glance()` four times a second
+and hands it to the screen on top when something moved; no screen has a timer of its own for it. Quitting detaches: what
+runs on the node goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+# Read when textual is imported, so they stand before it. Slow links and tmux get small, few frames.
+for _name, _value in (("TEXTUAL_FPS", "15"), ("TEXTUAL_ANIMATIONS", "none"), ("TEXTUAL_SMOOTH_SCROLL", "0")):
+    os.environ.setdefault(_name, _value)
+if os.environ.get("NO_COLOR") == "":
+    del os.environ["NO_COLOR"]  # the public rule says non-empty; Textual counts an empty one as set
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from console.deploy.store import state_folder
+from console.errors import RelaunchError
+from console.live import Glance
+from console.text import clean
+from screens.deeds import Deed, Deeds
+from screens.glyphs import UNICODE, Glyphs
+from screens.source import Moment, Source
+from screens.status import MESSAGE_SECONDS
+
+if TYPE_CHECKING:
+    from console.live import Live
+    from screens.base import ConsoleScreen
+
+SCREENS: dict[str, str] = {
+    "cause": "screens.cause:CauseScreen",
+    "first-use": "screens.first_use:FirstUseScreen",
+    "gpu": "screens.gpu_detail:GpuDetailScreen",
+    "help": "screens.help:HelpScreen",
+    "log": "screens.log:LogScreen",
+    "main": "screens.main:MainScreen",
+    "nodes": "screens.nodes:NodesScreen",
+    "plan": "screens.plan:PlanScreen",
+    "replay": "screens.replay:ReplayScreen",
+    "runs": "screens.runs:RunsScreen",
+    "status": "screens.node_status:NodeStatusScreen",
+    "step": "screens.step_detail:StepDetailScreen",
+    "throughput": "screens.throughput:ThroughputScreen",
+}
+"""Every full screen by name; `Class(source, **given)`. Imported when it is opened for the first time."""
+
+VERB_SCREENS: Mapping[str, str] = {
+    "plan": "plan", "status": "status", "gpus": "gpu", "logs": "log", "runs": "runs", "diagnose": "cause", "bench": "throughput",
+}  # fmt: skip
+"""The verbs that are a screen here."""
+
+TICK_SECONDS = 0.25
+Result = TypeVar("Result")
+Connect = Callable[[str, str], "Live"]
+"""(node, profile) -> the live source of it; raises RelaunchError."""
+
+
+class ConsoleApp(App[int]):
+    """The console. `source` is what is shown; `connect` makes another one, for the nodes and first-use screens."""
+
+    CSS_PATH = "console.tcss"
+    TITLE = "Relaunch"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("colon", "command", "command", id="command"),
+        Binding("question_mark", "open('help')", "help", id="help"),
+        Binding("ctrl+c", "leave", "detach", id="quit-now", show=False),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        glyphs: Glyphs = UNICODE,
+        clock: Callable[[], Moment] = Moment.now,
+        read_only: bool = False,
+        production: bool = False,
+        keymap: Mapping[str, str] | None = None,
+        first: str = "main",
+        connect: Connect | None = None,
+        theme: str = "ansi-dark",
+    ) -> None:
+        super().__init__()
+        self.theme = theme
+        self.source = source
+        self.glyphs = glyphs
+        self.moment = clock
+        self.read_only = read_only
+        self.production = production
+        """The node is marked production: its name is typed before it is changed."""
+        self.connect = connect
+        self.deeds = Deeds()
+        self.strict = False
+        """True raises what a screen raises instead of showing it; for tests."""
+        self._first = first
+        self._chosen_keys = dict(keymap or {})
+        self._seen: tuple[int, int, int] | None = None
+        self._down_since: float | None = None
+        self._message: tuple[str, str, float] | None = None
+        self._live: Live | None = None
+        self._failed: set[str] = set()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    async def on_mount(self) -> None:
+        if self._chosen_keys:
+            self.set_keymap(self._chosen_keys)
+        await self.push_screen(self._made(self._first))
+        self.set_interval(TICK_SECONDS, self.tick)
+
+    def tick(self, *, again: bool = False) -> None:
+        """Hand what is known to the screen on top, when it moved or a second went by."""
+        glance, moment = self.source.glance(), self.moment()
+        key = (id(self.source), glance.version, int(moment.mono))
+        if key == self._seen and not again:
+            return
+        self._seen = key
+        self._note_link(glance, moment)
+        screen = self.screen
+        if not hasattr(screen, "tick") or not screen.is_mounted:
+            return
+        try:
+            screen.tick(glance, moment)
+        except Exception as error:
+            self._screen_failed(screen, error)
+
+    def link_down(self, moment: Moment) -> float:
+        """Seconds since the link is down; 0 while it is up."""
+        return 0.0 if self._down_since is None else max(0.0, moment.mono - self._down_since)
+
+    def _note_link(self, glance: Glance, moment: Moment) -> None:
+        if glance.link.up:
+            self._down_since = None
+        elif self._down_since is None:
+            self._down_since = moment.mono
+
+    # -- screens ------------------------------------------------------------------------------------------------------
+
+    def open(self, name: str, **given: Any) -> None:
+        """Put the screen called `name` on top; one that cannot be opened says why."""
+        try:
+            screen = self._made(name, **given)
+        except Exception as error:
+            if self.strict and not isinstance(error, (ImportError, RelaunchError)):
+                raise
+            self.say(f"{name}: {_words(error)}", "error")
+            return
+        self.push_screen(screen)
+
+    def back(self) -> None:
+        """Leave the screen on top; leaving the last one leaves the console."""
+        if len(self.screen_stack) > 2:
+            self.pop_screen()
+        else:
+            self.action_leave()
+
+    def use(self, source: Source) -> None:
+        """Show another source from now on, from its main screen."""
+        self.source = source
+        self._seen = None
+        self._down_since = None
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        self.switch_screen(self._made("main"))
+
+    def _made(self, name: str, **given: Any) -> ConsoleScreen:
+        module, _, cls = SCREENS[name].partition(":")
+        made: ConsoleScreen = getattr(import_module(module), cls)(self.source, **given)
+        return made
+
+    def _screen_failed(self, screen: Screen[Any], error: Exception) -> None:
+        """Show that a screen failed, keep the console. Each kind of failure is written down once."""
+        if self.strict:
+            raise error
+        name = type(screen).__name__
+        mark = f"{name}: {error!r}"
+        if mark not in self._failed:
+            self._failed.add(mark)
+            _write_down(error)
+        self.say(f"{name} failed: {_words(error)}; q goes back", "error")
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual ends the app for whatever a handler raises. Here the screen goes and the console stays, as long as
+        # there is a screen under it.
+        if self.strict or not self._running or len(self.screen_stack) <= 2:
+            super()._handle_exception(error)
+            return
+        _write_down(error)
+        self.say(f"{type(self.screen).__name__} failed and was closed: {_words(error)}", "error")
+        self.call_later(self.pop_screen)
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str, level: str = "info") -> None:
+        """One sentence in place of the keys, for some seconds. `level`: info, warning, error."""
+        moment = self.moment()
+        self._message = (" ".join(clean(text).split()), level, moment.mono + MESSAGE_SECONDS)
+        self.call_later(self.tick, again=True)
+
+    def message(self, moment: Moment) -> tuple[str, str] | None:
+        """The sentence to show at `moment`, and its level."""
+        if self._message is None or moment.mono >= self._message[2]:
+            return None
+        return self._message[0], self._message[1]
+
+    async def answer(self, make: Callable[[], Screen[Result]]) -> Result | None:
+        """Ask with the dialog that `make` makes and wait for the answer. For tasks outside the app: a run that wants a
+        confirmation, a login that wants a password. None when nobody can be asked any more."""
+        import asyncio
+
+        future: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+
+        def put(result: Result | None) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        if not self._running:
+            return None
+        self.call_later(lambda: self.push_screen(make(), put))
+        return await future
+
+    # -- deeds --------------------------------------------------------------------------------------------------------
+
+    def action_open(self, name: str) -> None:
+        self.open(name)
+
+    def action_command(self) -> None:
+        from screens.command_line import CommandLine
+
+        self.push_screen(CommandLine(), self._commanded)
+
+    def _commanded(self, text: str | None) -> None:
+        from screens.command_line import obey
+
+        if text:
+            obey(self, text)
+
+    def action_verb(self, name: str) -> None:
+        """Do a verb of the registry: open its screen, or run its script."""
+        if name in VERB_SCREENS:
+            self.open(VERB_SCREENS[name])
+        else:
+            self.do(Deed(name))
+
+    def action_fix(self) -> None:
+        """Apply the known remedy of a failed launch, and launch again."""
+        self.do(Deed("redeploy", fix=True))
+
+    def do(self, deed: Deed) -> None:
+        """Run a script on the node, after the questions that it needs. Recorded for `:save`."""
+        from screens.deeds import begin
+
+        begin(self, deed)
+
+    def action_leave(self) -> None:
+        """Leave the console; while a run goes on, say first what stays behind."""
+        from screens.dialogs import leaving
+
+        if not self.source.glance().running:
+            self.exit(0)
+            return
+        self.push_screen(leaving(self.source.glance()), lambda leave: self.exit(0) if leave else None)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, RelaunchError):
+        return f"{error.message}{'; ' + error.remedy if error.remedy else ''}"
+    if isinstance(error, ImportError):
+        return "this screen is not here yet"
+    return f"{type(error).__name__}: {error}"
+
+
+def _write_down(error: BaseException) -> Path:
+    """Keep the traceback of a defect in a file; the terminal gets a sentence."""
+    path = state_folder() / "console-errors.log"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        traceback.print_exception(error, file=file)
+    return path
 
 
 def run(options: argparse.Namespace) -> int:
     """The front end that `relaunch` opens without a verb. Returns an exit code."""
-    rehearse = " --rehearse" if getattr(options, "rehearse", False) else ""
-    print(  # noqa: T201 - the one sentence of this stub
-        "relaunch: the screens are not here yet; the same engine runs headless:\n"
-        f"  relaunch{rehearse} plan                  what would change\n"
-        f"  relaunch{rehearse} --script redeploy     do it",
-        file=sys.stderr,
-    )
-    return 2
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        from console.errors import UsageError
+
+        raise UsageError("the console needs a terminal", "without one: relaunch --script redeploy, or a verb")
+    from screens.session import open_console
+
+    return open_console(options)
+
+

@@ -20,7 +20,7 @@ from console.checkpoint.fit import Fit, Plan, estimate, fit_table
 from console.checkpoint.kv import KvDecision, KvRules, decide
 from console.checkpoint.overlay import FileEdit, OverlayPlan
 from console.checkpoint.patch import edit_diff
-from console.checkpoint.quant import Document, Edited, Target, edit, read_document
+from console.checkpoint.quant import Document, Edited, InvalidConfig, Target, edit, read_document
 from console.checkpoint.question import CONFIGS
 from console.checkpoint.shards import REPLICATED
 from console.errors import Refused, RelaunchError, UsageError
@@ -61,6 +61,22 @@ class PatchReport:
     reads: str | None = None
     """The file whose quantization config vLLM reads."""
 
+    def __str__(self) -> str:
+        lines = [f"{self.decision}: {self.reason}", *([self.cost] if self.cost else [])]
+        for file in self.files:
+            what = ", ".join(file.fields) if file.changed else "unchanged"
+            lines.append(f"  {file.path}: {what}")
+            if file.changed:
+                lines.append(f"    sha256 {file.sha256_before} -> {file.sha256_after}")
+        lines += [file.diff for file in self.files if file.diff and not self.written]
+        if self.written:
+            lines.append(f"serve {self.target}")
+        elif any(file.changed for file in self.files):
+            lines.append(f"nothing was written; it would go to {self.target}")
+        lines += [f"or: {text}" for text in self.alternatives]
+        lines += [f"note: {text}" for text in self.warnings]
+        return "\n".join(lines)
+
     def to_json(self) -> dict[str, Any]:
         """The contract of `relaunch patch --json`."""
         return {
@@ -97,6 +113,12 @@ class FitReport:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """The table per GPU."""
         return (("read from", self.source), *fit_table(self.fit))
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
+        return "\n".join([*lines, *(f"note: {text}" for text in (*self.warnings, *self.fit.notes))])
 
     def to_json(self) -> dict[str, Any]:
         """Bytes and tokens; null is unknown."""
@@ -148,9 +170,10 @@ def patch_folder(
     folder = _model_folder(folder)
     if restore:
         return _restore(folder, overlay)
-    documents = _documents(folder)
+    documents, troubles = _documents(folder)
     card = read_card(documents[0], next((doc for doc in documents[1:] if doc.name == CONFIGS[1]), None))
     decision, warnings = _decide(card, kv, cc, vllm, rules)
+    warnings += troubles
     if decision is not None and decision.action == "refuse" and (decision.forbids_patch or kv != "bfloat16"):
         raise Refused(decision.reason, decision.remedy)
     if decision is not None and decision.action == "refuse":
@@ -194,7 +217,7 @@ def fit_folder(
 ) -> FitReport:
     """The memory fit of a local folder; `gpu_memory` in bytes per GPU, as nvidia-smi shows it."""
     folder = _model_folder(folder)
-    documents = _documents(folder)
+    documents, _ = _documents(folder)
     card = read_card(documents[0], next((doc for doc in documents[1:] if doc.name == CONFIGS[1]), None))
     decision = decide(card, parse_capability(cc), vllm, None, kv, tensor_parallel=tensor_parallel, rules=rules)
     weights, replicated, source = _weights(folder)
@@ -221,19 +244,25 @@ def _model_folder(folder: Path) -> Path:
     return folder
 
 
-def _documents(folder: Path) -> list[Document]:
-    """config.json, hf_quant_config.json, and the same of folders in it, where draft models stand."""
+def _documents(folder: Path) -> tuple[list[Document], list[str]]:
+    """config.json, hf_quant_config.json, and those of folders in it with a KV field, where draft models stand; and what
+    could not be read of the latter."""
     names = [name for name in CONFIGS if (folder / name).exists()]
-    if not names or names[0] != CONFIGS[0]:
+    if CONFIGS[0] not in names:
         raise UsageError(f"{folder} has no config.json", "Name the folder that holds the model's config.json.")
-    inner = [
-        f"{child.name}/{name}"
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".")
-        for name in CONFIGS
-        if (child / name).is_file()
-    ]
-    return [read_document(name, (folder / name).read_bytes()) for name in (*names, *inner)]
+    documents = [read_document(name, (folder / name).read_bytes()) for name in names]
+    troubles = []
+    for child in sorted(folder.iterdir()):
+        for name in CONFIGS if child.is_dir() and not child.name.startswith(".") else ():
+            path = child / name
+            try:
+                document = read_document(f"{child.name}/{name}", path.read_bytes()) if path.is_file() else None
+            except InvalidConfig as error:
+                troubles.append(f"{error.message}; left as it is")
+                continue
+            if document is not None and any(field.form != "none" for field in document.fields):
+                documents.append(document)
+    return documents, troubles
 
 
 def _decide(

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 Ask = Dict[str, Any]
 TICK = 1.0  # seconds between two looks at the disk: growth of files has no event that every file system gives
@@ -122,7 +122,19 @@ def measure(ask: Ask) -> Tuple[int, int]:
 
 def sweep(folder: str) -> int:
     """Remove unfinished files that no process holds open; huggingface_hub never takes them up again. Bytes freed."""
-    held = set()
+    left = incomplete_files(folder)
+    held = open_files() if left else set()
+    freed = 0
+    for path in left:
+        if os.path.realpath(path) not in held:
+            freed += size_of(path) or 0
+            os.unlink(path)
+    return freed
+
+
+def open_files() -> Set[str]:
+    """What the processes hold open that this login may look at."""
+    held: Set[str] = set()
     for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if pid.isdigit():
             try:
@@ -130,12 +142,7 @@ def sweep(folder: str) -> int:
                     held.add(os.readlink("/proc/%s/fd/%s" % (pid, number)))
             except OSError:
                 continue
-    freed = 0
-    for path in incomplete_files(folder):
-        if os.path.realpath(path) not in held:
-            freed += size_of(path) or 0
-            os.unlink(path)
-    return freed
+    return held
 
 
 def drop(ask: Ask, path: str) -> None:

@@ -10,8 +10,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from console.errors import NotReady, RelaunchError, UnitFailed, Unreachable
 from console.events import CauseFound, encode
 from console.node import journal
 from console.node.facts import Facts, Question, read_facts
-from console.text import clean, redact
+from console.node.gpu import GpuSample
+from console.text import clean, gib, redact
 from console.triage import Diagnosis, Outside
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ async def explain(ctx: Context, ended: Ended, *, step: str) -> RelaunchError:
         stage=starting.stage,
         diagnosis=diagnosis,
     )
+    if ended.kind in ("hung", "failed"):
+        told = replace(told, text=f"{told.text}{gpu_words(starting.gpus)}")
     event = cause_event(diagnosis, step) if diagnosis.cause is not None and told.started else None
     if event is None:
         event = CauseFound(
@@ -65,6 +68,22 @@ async def explain(ctx: Context, ended: Ended, *, step: str) -> RelaunchError:
         ctx.emit(event)
     living = ended.kind in ("hung", "no-log")
     return (NotReady if living else UnitFailed)(told.text, event.remedy or told.remedy)
+
+
+def gpu_words(sample: GpuSample | None) -> str:
+    """What the GPUs did while nothing moved: all at 100 % and flat memory is a collective that waits for a rank."""
+    if sample is None:
+        return ""
+    busy = [gpu.utilisation for gpu in sample.gpus if gpu.utilisation is not None]
+    used = [gpu.memory_used for gpu in sample.gpus if gpu.memory_used is not None]
+    parts = [f"{_span(busy, lambda n: f'{n:.0f} %')} busy"] if busy else []
+    parts += [f"{_span(used, gib)} used"] if used else []
+    return f" (GPUs {', '.join(parts)})" if parts else ""
+
+
+def _span(values: list[int], say: Callable[[float], str]) -> str:
+    low, high = say(min(values)), say(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def outside(ctx: Context, ended: Ended, fresh: Facts | None) -> Outside:

@@ -30,7 +30,7 @@ HEALTH_LIMIT = 120.0
 """Seconds from the log's ready line to an answering /health; it is there at once unless something is wrong."""
 HEALTH_EVERY = 0.2
 GARBAGE_REMEDY = (
-    "wrong NVFP4 kernels print garbage without an error line (DOMAIN D15): try --linear-backend marlin, another "
+    "wrong NVFP4 kernels print garbage without an error line: try --linear-backend marlin, another "
     "--moe-backend, --no-enable-flashinfer-autotune or --enforce-eager, and compare with a smaller tensor parallel size"
 )
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from console.deploy import evidence, probe, ready, start
@@ -23,6 +23,7 @@ from console.deploy.release import (
     point_last_good,
     releases,
     running,
+    write_release,
 )
 from console.deploy.start import Ended
 from console.deploy.unitfile import parse_unit
@@ -53,8 +54,8 @@ class Target:
     text: str | None
     port: int
     served: str | None
-    invocation: str = ""
-    """The start that was kept, where it is known: only that one need not be started again."""
+    release: Release | None = None
+    """The release that it is, where Relaunch made it."""
 
 
 async def restore(ctx: Context, release: Release | None = None) -> str:
@@ -84,7 +85,11 @@ async def _restore(ctx: Context, release: Release | None) -> str:
             "nothing served before this run, so there is nothing to bring back",
             "the node is left with our unit stopped",
         )
-    return "; ".join([await _bring_back(ctx, target) for target in targets])
+    proof = await _bring_all_back(ctx, targets)
+    began = ctx.found.get("downtime_started")
+    if began is not None:
+        ctx.emit(Downtime(time=time.time(), state="ended", seconds=ready.since(began)))
+    return proof
 
 
 async def restore_release(ctx: Context) -> str:
@@ -93,17 +98,14 @@ async def restore_release(ctx: Context) -> str:
     targets, number = _earlier(ctx, current)
     began = time.time()
     ctx.emit(Downtime(time=began, state="started"))
-    names = {target.unit for target in targets}
-    if current is not None and (current.unit not in names or any(target.text for target in targets)):
-        await stop_and_drain(ctx, current.unit)
     try:
-        proof = "; ".join([await _bring_back(ctx, target) for target in targets])
+        proof = await _bring_all_back(ctx, targets)
     except RollbackFailed:
         raise
     except RelaunchError as error:
         raise RollbackFailed(error.message, error.remedy) from error
     ctx.emit(Downtime(time=time.time(), state="ended", seconds=time.time() - began))
-    await _remember(ctx, current, names, number)
+    await _remember(ctx, {target.unit for target in targets}, number)
     return proof
 
 
@@ -152,7 +154,7 @@ def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...],
 
 
 def _of_release(release: Release) -> Target:
-    return Target(release.unit, release.unit_text, release.port, release.served_name, release.invocation)
+    return Target(release.unit, release.unit_text, release.port, release.served_name, release)
 
 
 def _of_unit(ctx: Context, name: str, text: str | None) -> Target:
@@ -182,23 +184,45 @@ def _flags(text: str) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------------- effects
 
 
-async def _bring_back(ctx: Context, target: Target) -> str:
+async def _bring_all_back(ctx: Context, targets: Sequence[Target]) -> str:
     facts = await ctx.refresh()
+    for name in _in_the_way(ctx, facts, targets):
+        await stop_and_drain(ctx, name)
+    return "; ".join([await _bring_back(ctx, target) for target in targets])
+
+
+def _in_the_way(ctx: Context, facts: Facts, targets: Sequence[Target]) -> list[str]:
+    """Units that run and must not: all that compete for the GPUs, and our own when its process was started from another
+    text than the one that is to be brought back."""
     ours = ctx.profile.service.unit
-    unit = facts.units.get(ours)
-    if unit is not None and running(unit) and (ours != target.unit or unit.invocation != target.invocation):
-        # a process that was started before its unit file was put back runs what the new file said
-        await stop_and_drain(ctx, ours)
-    await _install(ctx, facts, target)
+    kept = {target.unit: target for target in targets}
+    found = []
+    for name in dict.fromkeys((ours, *ctx.profile.replaces)):
+        unit = facts.units.get(name)
+        if unit is None or not running(unit):
+            continue
+        target = kept.get(name)
+        known = target.release.invocation if target is not None and target.release is not None else ""
+        if target is None or (name == ours and unit.invocation != known):
+            found.append(name)
+    return found
+
+
+async def _bring_back(ctx: Context, target: Target) -> str:
+    await _install(ctx, await ctx.refresh(), target)
     state = await systemd.unit_state(ctx.node, target.unit)
     server = ready.Server(target.unit, target.port, target.served)
-    _tell(ctx, f"starting {target.unit}" if not running(state) else f"waiting for {target.unit}")
+    _tell(ctx, f"waiting for {target.unit}" if running(state) else f"starting {target.unit}")
     try:
         starting = start.adopt(ctx, state) if running(state) else await start.begin(ctx, target.unit)
         await _until_up(ctx, starting, server)
     except Ended as ended:
         raise await evidence.explain(ctx, ended, step=NAME) from ended
-    return f"{target.unit} serves again: {await _prove(ctx, server)}"
+    proof = await _prove(ctx, server)
+    if target.release is not None:  # from now on this start is the one that was proved
+        state = await systemd.unit_state(ctx.node, target.unit)
+        await write_release(ctx.node, ctx.facts, replace(target.release, invocation=state.invocation))
+    return f"{target.unit} serves again: {proof}"
 
 
 async def _install(ctx: Context, facts: Facts, target: Target) -> None:
@@ -240,16 +264,19 @@ async def _prove(ctx: Context, server: ready.Server) -> str:
         raise
 
 
-async def _remember(ctx: Context, current: Release | None, names: set[str], number: int | None) -> None:
+async def _remember(ctx: Context, names: set[str], number: int | None) -> None:
     """The pointer and the boot follow what serves now."""
     if number is not None:
         await point_last_good(ctx.node, ctx.facts, number)
     else:
         await _do(ctx, ("rm", "-f", "--", ctx.facts.path(LAST_GOOD_FILE)))
     await _do(ctx, systemd.enable(*sorted(names)))
-    if current is not None and current.unit not in names:
-        await _do(ctx, systemd.disable(current.unit))
-    await ctx.refresh()
+    facts = await ctx.refresh()
+    others = dict.fromkeys((ctx.profile.service.unit, *ctx.profile.replaces))
+    boots = [name for name in others if name not in names and (u := facts.units.get(name)) and u.enabled == "enabled"]
+    if boots:
+        await _do(ctx, systemd.disable(*boots))
+        await ctx.refresh()
 
 
 async def stop_and_drain(ctx: Context, unit: str) -> None:

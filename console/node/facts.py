@@ -7,7 +7,7 @@ the login is root or has sudo, since ports' owners, the kernel log and other log
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +79,9 @@ class UnitState:
     """How the main process ended last: exited, killed or dumped; empty while none has ended."""
     exit_status: int | None = None
     """Its exit code or signal number."""
+    stale: bool = False
+    """The unit file was written after the main process started, so that what runs need not be what `text` says. Known to
+    `read_facts` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +271,7 @@ def _unit(name: str, data: _Answer) -> UnitState:
     from console.node.systemd import parse_state
 
     block = {str(key): str(value) for key, value in data.data.items()}
-    return parse_state(name, block, block.get("text"))
+    return replace(parse_state(name, block, block.get("text")), stale=block.get("stale") == "yes")
 
 
 def _venv(_: str, data: _Answer) -> Venv:

@@ -103,7 +103,11 @@ def _findings_of(head: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[GpuFindi
             found.append(xid_finding(int(item["xid"]), index))
         else:
             found.append(finding(str(item["id"]), index, str(item.get("detail", ""))))
-    found += [finding("unified-memory", gpu.index) for gpu in gpus if not gpu.lost and gpu.memory_total is None]
+    found += [
+        finding("unified-memory", gpu.index)
+        for gpu, fixed in zip(gpus, head["gpus"], strict=True)
+        if fixed.get("unified")
+    ]
     return tuple(dict.fromkeys((*found, *general_findings(gpus))))
 
 

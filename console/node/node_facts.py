@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from console.node.agent.processes import ROOT, read, unit_of
+from console.node.agent.processes import ROOT, read, start_ticks, started, unit_of
 from console.node.agent.telemetry_once import once
 
 ASK: Dict[str, Any] = globals().get("ASK", {})
@@ -208,7 +208,17 @@ def units(names: List[str]) -> Dict[str, Any]:
             text = probe("text of %s" % name, functools.partial(small_text, fragment))
             if text is not None:
                 block["text"] = text
+            block["stale"] = "yes" if written_since_start(fragment, block.get("MainPID", "0")) else "no"
     return dict(zip(names, blocks))  # noqa: B905
+
+
+def written_since_start(fragment: str, main_pid: str) -> bool:
+    """The unit file was written after the unit's main process started, so that what runs may be of another text."""
+    ticks = start_ticks(int(main_pid)) if main_pid.isdigit() and main_pid != "0" else None
+    try:
+        return ticks is not None and os.stat(fragment).st_mtime > started(ticks)
+    except OSError:
+        return False
 
 
 def listener(port: int, address: str, pid: Optional[int]) -> Dict[str, Any]:

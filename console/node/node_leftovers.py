@@ -15,7 +15,7 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from console.node.agent.processes import ROOT, read, start_ticks
+from console.node.agent.processes import ROOT, read, start_ticks, started
 
 ASK: Dict[str, Any] = globals().get("ASK", {})
 PATTERNS = ("psm_*", "sem.mp-*", "nccl-*", "torch_*")
@@ -74,12 +74,6 @@ def shm_files() -> Iterator[Tuple[str, os.stat_result]]:
                 yield name, os.lstat(os.path.join(ASK["shm"], name))
             except OSError:
                 continue
-
-
-def started(ticks: int) -> float:
-    """UNIX time of a start time in clock ticks since boot."""
-    since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
-    return time.time() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def before() -> Dict[str, Any]:

@@ -142,7 +142,7 @@ class SshNode:
         except TimeoutError:
             if session is None:
                 return Lost(sent=False, reason=f"it could not be started in {timeout:g} s")
-            self._give_up(session, kill=kill)
+            self._link.budget.give_up(session, terminate=kill)
             return Lost(sent=True, reason=f"no answer in {timeout:g} s")
         except NotOpened as error:
             return Denied(f"{self.name} opens no session: {error.reason}")
@@ -150,17 +150,13 @@ class SshNode:
             return Lost(sent=False, reason=error.message)
         except asyncio.CancelledError:
             if session is not None:
-                self._give_up(session, kill=kill)
+                self._link.budget.give_up(session, terminate=kill)
             raise
         if session.ended and session.code is not None:
             return Done(session.code, out.decode(errors="replace"), err.decode(errors="replace"))
         if len(out) + len(err) > OUTPUT_LIMIT:
             return Lost(sent=True, reason=f"it wrote more than {OUTPUT_LIMIT >> 20} MiB")
         return Lost(sent=True, reason=str(session.error or "its session ended without an exit status"))
-
-    def _give_up(self, session: Exec, *, kill: bool) -> None:
-        session.close(terminate=kill)
-        self._link.budget.given_up += 1
 
     async def _start(self, line: str, take: Take, *, stream: bool = False) -> Exec:
         """Start a command line, waiting for the link and for a session. Raises `NotOpened`, `Unreachable`."""
@@ -212,7 +208,7 @@ class SshNode:
                 yield lines
         finally:
             session.end_input()
-            session.close(terminate=True)
+            self._link.budget.give_up(session, terminate=True)
 
     async def read(self, path: str, *, sudo: bool = False, limit: int = 64 << 20) -> bytes:
         if not sudo or self.login == "root":

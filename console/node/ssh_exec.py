@@ -2,7 +2,9 @@
 
 sshd counts sessions, not commands: the eleventh is refused (MaxSessions 10), and a slot stays taken until the channel has
 really closed, some time after it was told to (ENGINEERING 2b, measured). So a place in the budget is given back by the
-channel's own end and by nothing else. Forwarded ports are no sessions and need no place.
+channel's own end. The exception is a command that was given up: sshd keeps its session until the command ends by itself,
+which may be never. It holds no place of ours, and when such sessions fill the server only another connection helps
+(measured against OpenSSH 9.2 in tests/node). Forwarded ports are no sessions and need no place.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncssh
@@ -93,11 +95,16 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             self.channel.write_eof()
 
     def close(self, *, terminate: bool = False) -> None:
-        """Give the channel up. `terminate` also sends SIGTERM, which OpenSSH before 7.9 ignores."""
-        if self.channel is not None and not self.channel.is_closing():
-            if terminate:
+        """Give the channel up. `terminate` also sends SIGTERM, which OpenSSH before 7.9 ignores.
+
+        asyncssh's own `close` first waits until the command has taken all its input, which it may never do.
+        """
+        if self.channel is None or self.closed.done():
+            return
+        if terminate:
+            with suppress(OSError):  # the channel is closing already
                 self.channel.terminate()
-            self.channel.close()
+        self.channel.abort()
 
 
 def _number(name: str) -> int:
@@ -114,6 +121,7 @@ class Budget:
         self._places = asyncio.Semaphore(places)
         self._streams = asyncio.Semaphore(streams)
         self._opening: set[asyncio.Task[Any]] = set()
+        self._held: dict[Exec, list[asyncio.Semaphore]] = {}
         self.given_up = 0
         """Commands that nobody waits for any more: sshd counts each as a session until it ends by itself."""
         self._taken = 0
@@ -140,9 +148,33 @@ class Budget:
         self, connection: asyncssh.SSHClientConnection, command: str, take: Take, held: list[asyncio.Semaphore]
     ) -> Exec:
         session = Exec(take, self._one_more)
-        session.closed.add_done_callback(lambda _: self._release(held, opened=session.opened))
+        self._held[session] = held
+        session.closed.add_done_callback(lambda _: self._ended_by_itself(session))
         await self._open(connection, command, session)
         return session
+
+    def give_up(self, session: Exec, *, terminate: bool) -> None:
+        """Nobody waits for `session` any more: close it, and let another have its place."""
+        session.close(terminate=terminate)
+        if not session.closed.done():
+            self.given_up += 1
+            self._leave(session)
+
+    def _ended_by_itself(self, session: Exec) -> None:
+        if self._leave(session) and session.opened:  # a refused one has freed nothing that another could have
+            self._ended += 1
+            self._one_ended.set()
+
+    def _leave(self, session: Exec) -> bool:
+        """Give back what `session` holds; False when it was done before."""
+        held = self._held.pop(session, None)
+        if held is None:
+            return False
+        for kind in held:
+            kind.release()
+        if session.opened:
+            self._taken -= 1
+        return True
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -152,7 +184,11 @@ class Budget:
         try:
             yield
         finally:
-            self._release(held, opened=True)
+            for kind in held:
+                kind.release()
+            self._taken -= 1
+            self._ended += 1
+            self._one_ended.set()
 
     async def _take_places(self, kinds: tuple[asyncio.Semaphore, ...]) -> list[asyncio.Semaphore]:
         held: list[asyncio.Semaphore] = []
@@ -216,14 +252,6 @@ class Budget:
 
     def _one_more(self) -> None:
         self._taken += 1
-
-    def _release(self, held: list[asyncio.Semaphore], *, opened: bool) -> None:
-        for kind in held:
-            kind.release()
-        if opened:  # a refused one has freed nothing that another could have
-            self._taken -= 1
-            self._ended += 1
-            self._one_ended.set()
 
     async def drained(self) -> None:
         """Returns when no channel is being opened any more; for the end of a connection."""

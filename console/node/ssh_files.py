@@ -21,6 +21,7 @@ from console.node.ssh_exec import GONE, Budget, NotOpened
 _CHUNK = 1 << 20
 _SLOWEST = 32 * 1024
 """Bytes per second below which a transfer counts as stuck."""
+_GOODBYE = 5.0
 _PATIENCE = 60.0
 """Seconds on top of that."""
 
@@ -137,7 +138,9 @@ async def _session(
                 yield sftp
             finally:
                 sftp.exit()
-                await sftp.wait_closed()
+                with suppress(TimeoutError):  # a server that hangs, as on a dead network disk, is not waited for
+                    async with asyncio.timeout(_GOODBYE):
+                        await sftp.wait_closed()
     except TimeoutError:
         raise Unreachable(f"{verb} of {path} got no answer in time") from None
     except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.DisconnectError, ConnectionError) as error:

@@ -46,6 +46,7 @@ def _hold() -> int:
     layout = Layout(options.state)
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
     # never closed: the kernel frees it when this process is gone, and not before
     lock = os.open(layout.server_lock, os.O_RDWR | os.O_CREAT, 0o600)
     # only one console starts a server at a time: whoever else holds the lock is on its way out

@@ -114,6 +114,7 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
         super().__init__(self._serve, lambda chan: _Sftp(chan, root), 3, False)
         self._door = door
         self._on_closed = closed
+        self._counted = True
         self._closed = asyncio.Event()
         self._pipes: list[asyncio.BaseTransport] = []
         self._pid: int | None = None
@@ -129,7 +130,13 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
         self._closed.set()
         for pipe in self._pipes:
             pipe.close()
-        self._on_closed()
+        self._free()
+
+    def _free(self) -> None:
+        """Give the session's place back, once: when its command has ended, or when the channel has gone."""
+        if self._counted:
+            self._counted = False
+            self._on_closed()
 
     def signal_received(self, signal_name: str) -> None:
         """OpenSSH signals the session's process group."""
@@ -164,6 +171,7 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
         closing.cancel()
         feeding.cancel()
         if status.done():
+            self._free()
             _end(process, status.result())
 
     def _spawn(

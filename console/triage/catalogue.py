@@ -206,7 +206,8 @@ class _Reading:
             if got.get(key) and not re.fullmatch(r"\d+", got[key]):
                 self.problem(nodes[key], f"{label}.{key}", "must be a whole number")
         for place, frame in enumerate(got.get("frames") or ()):
-            self.pattern(frame, nodes["frames"], f"{label}.frames[{place}]")
+            if not frame.isidentifier():
+                self.problem(nodes["frames"], f"{label}.frames[{place}]", "must be the name of a function")
 
     def pattern(self, text: str, node: Any, where: str) -> re.Pattern[str] | None:
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from console.triage.diagnosis import Diagnosis
     from console.triage.rules import Rules
 
-BLOCK: Final = 1 << 20
+BLOCK: Final = 1 << 18
 HEAD: Final = 256 << 10
 
 

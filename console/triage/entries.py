@@ -108,7 +108,7 @@ class Stage:
     """Seconds without a line after which a living process counts as hung here."""
     cues: tuple[Cue, ...] = ()
     frames: tuple[str, ...] = ()
-    """Functions in a traceback that prove that the failure happened in this stage."""
+    """Names of functions in a traceback that prove that the failure happened in this stage."""
     hang: str = ""
     """Category of a launch whose log just ends in this stage."""
 

@@ -337,13 +337,8 @@ class Launch:
     def _framed(self, unit: Unit) -> str | None:
         """The stage that the traceback's functions prove, the innermost first. What is fetched while the configuration is
         made belongs to the configuration; a server that was ready can only have failed at a request."""
-        stages = self.rules.stages
-        proved = [
-            stage.id
-            for function in reversed(unit.functions)
-            for stage in stages
-            if any(compiled(frame).fullmatch(function) for frame in stage.frames)
-        ]
+        frames = self.rules.frames
+        proved = [frames[function] for function in reversed(unit.functions) if function in frames]
         if self.ready:
             return "first_inference" if "first_inference" in proved and self.order == READY else None
         if self.order < ORDER["engine_init"] and "config_resolved" in proved:

@@ -7,6 +7,7 @@ innermost process wins ("(EngineCore_0 pid=1) (VllmWorker rank=1 pid=2)" is Vllm
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -91,6 +92,8 @@ def parse(raw: str) -> Line:
         if at >= len(text):
             break
         first = text[at]
+        if first in " \t" or (level is not None and first not in "(["):
+            break
         if first == "(":
             found = _PROCESS.match(text, at)
             if not found:
@@ -135,6 +138,7 @@ def unknown_lead(text: str) -> int:
     return found.start() if found else 0
 
 
+@functools.lru_cache(maxsize=512)
 def _process(name: str, fields: str) -> tuple[str, int | None, int | None]:
     pid: int | None = None
     rank: int | None = None

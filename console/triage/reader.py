@@ -21,7 +21,7 @@ from console.triage.prefix import Line, parse, unknown_lead
 from console.triage.rules import JSON_ID, Rules, Target, load_rules
 from console.triage.verdict import diagnose, load_progress, rank_states
 
-BLOCK: Final = 1 << 20
+BLOCK: Final = 1 << 18
 """Bytes gathered before they are scanned, when nobody asks in between."""
 LONGEST_LINE: Final = 4 << 20
 """A line longer than this is read in pieces."""
@@ -225,6 +225,7 @@ class _Pass:
                 if not ids or hits[place][1] not in ids:
                     ids.append(hits[place][1])
                 place += 1
+            ids.sort()
             number = self._number(begin)
             self.at = end + 1
             if self._read(number, begin, end, ids):
@@ -248,7 +249,7 @@ class _Pass:
         """Read one line; True when a launch began with it."""
         launch = self.reader._launch
         found = [self.targets[name] for name in ids]
-        if not launch.wants_all and len(found) == 1 and _plain_noise(found[0]):
+        if launch.ready and not launch.wants_all and len(found) == 1 and _plain_noise(found[0]):
             name = found[0].entry.id
             launch.noise[name] = launch.noise.get(name, 0) + 1
             return False

@@ -84,7 +84,7 @@ class Rules:
     def with_stalls(self, stalls: Mapping[str, float]) -> Rules:
         """The same rules with a profile's stall limits."""
         changed = replace(self, stalls=dict(stalls))
-        for name in ("targets", "matcher", "busy"):
+        for name in ("targets", "matcher", "busy", "frames"):
             if name in self.__dict__:
                 changed.__dict__[name] = self.__dict__[name]
         return changed
@@ -106,6 +106,11 @@ class Rules:
             *(_target("version", cue) for cue in self.versions),
             *(_target("fact", cue) for cue in self.facts),
         )
+
+    @functools.cached_property
+    def frames(self) -> Mapping[str, str]:
+        """Stage by the name of a function that runs in it alone."""
+        return {name: stage.id for stage in reversed(self.stages) for name in stage.frames}
 
     @functools.cached_property
     def matcher(self) -> Matcher:

@@ -340,7 +340,7 @@ async def read_only_denies_what_mutates(node: Node, folder: str) -> None:
 
 async def ended(node: Node, pid: str) -> None:
     """Returns when a process of the node has ended."""
-    answer = await node.run(("tail", "--pid", pid, "-f", "/dev/null"), timeout=20, mutates=False)
+    answer = await node.run(("tail", "-s", "0.1", "--pid", pid, "-f", "/dev/null"), timeout=20, mutates=False)
     assert answer == Done(0, "", ""), f"process {pid} still runs"
 
 

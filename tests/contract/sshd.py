@@ -88,15 +88,14 @@ class Sshd:
                 process.exit(code)
 
     async def finish(self) -> None:
-        """End what still runs. The handler tasks are awaited, or the loop's end could hang on them."""
+        """End what still runs. The handlers end by themselves once their commands have, and are awaited: cancelled, one
+        would leave the process behind that it is just starting; forgotten, the loop's end could hang on it."""
         self.drop()
-        for child in self._children:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-        await asyncio.gather(*(child.wait() for child in self._children))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:
+            for child in self._children:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            await asyncio.wait(self._tasks, timeout=0.05)
 
 
 class _Door(asyncssh.SSHServer):

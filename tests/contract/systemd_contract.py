@@ -366,7 +366,7 @@ async def restarts_on_failure_until_the_limit(units: Units) -> None:
     assert "Start request repeated too quickly." in said
     answer = await units.run("systemctl", "start", name)
     assert answer.code == 1
-    assert "reset-failed" in answer.err
+    assert answer.err.startswith(f"Job for {name} failed")
     await units.ok("systemctl", "reset-failed", name)
     await units.ok("systemctl", "start", name)
 
@@ -465,7 +465,7 @@ async def runs_a_job_that_leaves_nothing(units: Units) -> None:
     path = f"{units.scratch}/job"
     argv = systemd.transient(
         "c-job.service",
-        ("sh", "-c", f'echo "$NAME|$1|100%n" >{path}; exit 7', "sh", "a $b 'c'"),
+        ("sh", "-c", f'echo "$NAME|$1|100%n" >{path}; sleep 0.5; exit 7', "sh", "a $b 'c'"),
         properties={"WorkingDirectory": units.scratch},
         environment={"NAME": "two words"},
     )
@@ -603,7 +603,7 @@ def _message(entry: dict[str, object]) -> str:
 async def _eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for what a process on the node does by itself and tells nobody."""
     async with asyncio.timeout(30):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110 - it happens on another machine
             await asyncio.sleep(0.05)
 
 

@@ -169,7 +169,9 @@ async def test_helpers_of_a_killed_console_end_on_the_node(node: SshNode, fault_
     pid = (await console.stdout.readline()).decode().strip()
     console.kill()
     await console.wait()
-    assert await node.run(("tail", "--pid", pid, "-f", "/dev/null"), timeout=30, mutates=False) == Done(0, "", "")
+    assert await node.run(("tail", "-s", "0.1", "--pid", pid, "-f", "/dev/null"), timeout=30, mutates=False) == Done(
+        0, "", ""
+    )
 
 
 async def test_a_write_that_is_cut_off_leaves_the_old_content(node: SshNode, fault_machine, folder: str) -> None:
@@ -204,6 +206,23 @@ async def test_a_server_with_few_sessions_gets_one_command_after_another(fault_m
             assert answers == [Done(0, f"{n}\n", "") for n in range(12)]
             await node.write("/tmp/few", b"x")
             assert await node.read("/tmp/few") == b"x"
+
+
+async def test_commands_that_were_given_up_do_not_use_the_server_up(fault_machine) -> None:
+    """sshd counts a session until its command ends, long after its channel has closed."""
+    with sshd_setting(fault_machine, "MaxSessions 3"):
+        async with connect(fault_machine.target(), timing=QUICK) as node:
+            for _ in range(6):
+                assert isinstance(await node.run(("sleep", "1000"), timeout=0.5), Lost)
+            assert await node.run(("echo", "free"), timeout=60) == Done(0, "free\n", "")
+
+
+async def test_a_command_nobody_waits_for_is_not_started_late(node: SshNode, fault_machine, folder: str) -> None:
+    with fault_machine.freeze():
+        answer = await node.run(("touch", f"{folder}/late"), timeout=0.5)
+        assert isinstance(answer, Lost)
+        assert not answer.sent
+    assert await node.run(("ls", folder), timeout=60) == Done(0, "", "")
 
 
 async def test_a_banner_in_another_encoding_ends_no_connection(fault_machine) -> None:

@@ -374,6 +374,21 @@ async def test_facts_as_root(real_node: SshNode, machine: Machine) -> None:
     assert facts.gpus is not None
 
 
+async def test_a_unit_rewritten_under_its_running_process_is_stale(real_node: SshNode) -> None:
+    async def look() -> UnitState:
+        return (await facts_of(real_node, units=("rewritten.service",))).units["rewritten.service"]
+
+    await install(real_node, "rewritten.service", "[Service]\nType=exec\nExecStart=/bin/sleep 600\n")
+    assert not (await look()).stale
+    await done(real_node, systemd.start("rewritten.service"))
+    assert not (await look()).stale
+    await install(real_node, "rewritten.service", "[Service]\nType=exec\nExecStart=/bin/sleep 601\n")
+    state = await look()
+    assert (state.stale, state.need_reload, state.active) == (True, False, "active")
+    await done(real_node, systemd.restart("rewritten.service"))
+    assert not (await look()).stale
+
+
 async def test_facts_as_a_sudo_user_are_the_users_and_hide_nothing(real_node_ops: SshNode) -> None:
     facts = await facts_of(real_node_ops, ports=(22,))
     assert (facts.user, facts.root, facts.paths.home) == ("ops", True, "/home/ops")

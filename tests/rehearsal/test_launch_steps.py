@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,23 +14,12 @@ from console.deploy.fix import fix_for
 from console.deploy.release import last_good, releases, restore_release, serves_again
 from console.deploy.run import Walk
 from console.errors import BelowGate, ExitCode, Nonsense, NotReady, RelaunchError, Restored, UnitFailed
-from console.events import CauseFound, Downtime, Measured, Progressed, StageReached
-from console.node import systemd
+from console.events import CauseFound, Downtime, Measured, Noted, Progressed, StageReached
+from console.node import journal, systemd
 from console.profile.model import Gate
+from console.rehearsal import faults
+from tests.rehearsal import launch_node as lab
 
-
-def _load(name: str) -> ModuleType:
-    """A module beside this file; test folders are no packages."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-lab = _load("launch_node")
 OURS = "vllm-kimi.service"
 DOWNTIME_STEPS = ("stop", "drain", "launch", "ready", "throughput", "keep")
 
@@ -89,7 +75,7 @@ FAULTS = {
     "oom": (UnitFailed, "gpu_oom", "CUDA out of memory"),
     "bad-flag": (UnitFailed, "bad_flag", "unrecognized arguments"),
     "never-starts": (UnitFailed, "", "never started"),
-    "hang": (NotReady, "hang_nccl", "hung in stage nccl_init"),
+    "hang": (NotReady, "hang_nccl", "hung in stage nccl_init: nothing moved for 1.5s (GPUs"),
     "port-in-use": (UnitFailed, "port_in_use", "Address already in use"),
 }
 
@@ -168,6 +154,17 @@ async def test_a_measured_point_is_not_measured_again_by_the_same_run(tmp_path: 
         assert [point.ttft_ms for point in again] == [point.ttft_ms for point in first]
 
 
+async def test_a_link_lost_while_starting_starts_nothing_twice(tmp_path: Path) -> None:
+    async with lab.deployment(tmp_path / "p") as node:
+        faults.write(node.practice.root / "faults.json", faults.parse(["drop:launch"]))
+        await Walk(node.ctx, [steps.step(name) for name in ("launch", "ready", "keep")], serves_again).walk()
+        assert any("looking again at launch" in event.text for event in node.of(Noted))
+        async with journal.read(node.node, OURS) as entries:
+            started = [entry async for entry in entries if entry.message.startswith("Starting ")]
+        assert len(started) == 1
+        assert last_good(node.ctx.facts) is not None
+
+
 async def test_a_failed_launch_brings_the_old_model_back(tmp_path: Path) -> None:
     async with lab.deployment(tmp_path / "p", faults=["oom"], stopped=False) as node:
         before = await node.unit(lab.OLD)
@@ -176,6 +173,9 @@ async def test_a_failed_launch_brings_the_old_model_back(tmp_path: Path) -> None
             await walk.walk()
         assert "CUDA out of memory" in caught.value.message
         assert f"{lab.OLD} serves again: health 200, model glm-5" in caught.value.message
+        began, ended = node.of(Downtime)
+        assert (began.state, ended.state) == ("started", "ended")
+        assert ended.seconds > 0
         after = await node.unit(lab.OLD)
         assert after.active == "active"
         assert after.invocation != before.invocation
@@ -211,7 +211,11 @@ async def test_rollback_goes_to_what_served_before_and_back(tmp_path: Path) -> N
 
         node.ctx.options = {"release": "1"}
         assert f"{OURS} serves again" in await restore_release(node.ctx)
-        assert last_good(await node.ctx.refresh()) is not None
+        again = await node.ctx.refresh()
+        assert last_good(again) is not None
+        assert again.units[OURS].enabled == "enabled"
+        assert again.units[lab.OLD].enabled == "disabled"
+        assert [await node.needed(name) for name in DOWNTIME_STEPS] == [None] * 6
 
 
 async def test_an_old_process_on_the_port_is_not_taken_for_the_new_one(tmp_path: Path) -> None:

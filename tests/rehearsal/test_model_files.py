@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from console.checkpoint.patch import PatchOutcome, planned
 from console.deploy.question import redeploy_question
 from console.deploy.step import Context, Needed, Satisfied
 from console.deploy.steps import step
-from console.errors import DownloadFailed, Refused, RelaunchError
+from console.errors import DownloadFailed, Refused, RelaunchError, Unreachable
 from console.events import Event, Noted, Progressed
 from console.node.facts import Facts, read_facts
 from console.node.ssh import SshNode
@@ -94,6 +94,15 @@ async def bench(practice: Practice, node: SshNode, **changes: Any) -> AsyncItera
     yield made
 
 
+def there(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.is_dir() else []
+
+
+def links_in(folder: Path) -> int:
+    """Shards that are links."""
+    return sum((folder / name).is_symlink() for name in there(folder) if name.endswith(".safetensors"))
+
+
 @pytest.fixture
 async def files(practice: Practice, practice_node: SshNode) -> AsyncIterator[Bench]:
     async with bench(practice, practice_node) as made:
@@ -142,7 +151,7 @@ async def test_from_nothing_to_a_patched_overlay_and_then_satisfied(files: Bench
     config = json.loads((overlay / "config.json").read_text())
     assert config["quantization_config"]["kv_cache_scheme"] is None
     assert json.loads((files.folder / "config.json").read_text())["quantization_config"]["kv_cache_scheme"]
-    assert sum(path.is_symlink() for path in overlay.glob("*.safetensors")) == 119
+    assert links_in(overlay) == 119
     assert "rewritten files match" in await verify_overlay(ctx.node, outcome.model_path)
 
     await files.anew()
@@ -218,8 +227,8 @@ async def test_undo_removes_the_overlay_that_was_made(files: Bench) -> None:
         await files.bring_about(name)
     overlay = Path(files.ctx.found["patch"].model_path)
     await step("patch").undo(files.ctx)
-    assert not overlay.exists()
-    assert not overlay.with_name(overlay.name + ".json").exists()
+    assert links_in(overlay) == 0
+    assert list(there(overlay.parent)) == []
     assert (files.folder / "config.json").exists()
 
 
@@ -282,3 +291,26 @@ class TestSpace:
         await self.cramped(files)
         with pytest.raises(Refused, match="lacking"):
             await step("space").check(files.ctx)
+
+
+async def test_a_full_disk_is_named_and_what_was_fetched_stays(new_practice: NewPractice) -> None:
+    from tests.rehearsal.conftest import log_in
+
+    async with new_practice(faults=("disk-full",)) as practice, log_in(practice) as node, bench(practice, node) as files:
+        with pytest.raises(DownloadFailed, match="the disk is full"):
+            await files.bring_about("download")
+        await files.anew()
+        assert any(name.endswith(".safetensors") for name in there(files.folder))
+
+
+async def test_a_lost_link_loses_nothing(new_practice: NewPractice) -> None:
+    from tests.rehearsal.conftest import log_in
+
+    async with new_practice(faults=("drop",)) as practice, log_in(practice) as node, bench(practice, node) as files:
+        with suppress(Unreachable):
+            await files.bring_about("download")
+        async with asyncio.timeout(60):
+            while not node.link().up:  # the link comes back by itself; there is no event for it in the contract
+                await asyncio.sleep(0.1)
+        await files.anew()
+        assert (await files.bring_about("download")).startswith("119/119 shards")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,27 @@ BESIDE_ROOT = {node_contract.becomes_root, node_contract.streams_as_root_and_end
 """They ask for uid 0, which the stand-in sudo cannot give."""
 
 
+@pytest.fixture
+async def node(shared_practice: Practice) -> AsyncIterator[SshNode]:
+    async with log_in(shared_practice) as node:
+        yield node
+
+
 @pytest.mark.parametrize("check", [*node_contract.CHECKS, *node_contract.SUDO_CHECKS], ids=node_contract.name)
-async def test_node_contract(check: node_contract.Check, practice_node: SshNode) -> None:
-    if check in BESIDE_ROOT and await capture(practice_node, ("id", "-u")) != "0\n":
+async def test_node_contract(check: node_contract.Check, node: SshNode) -> None:
+    if check in BESIDE_ROOT and await capture(node, ("id", "-u")) != "0\n":
         pytest.skip("the practice runs under an account that is not root")
-    await check(node_contract.Bench(practice_node, (await capture(practice_node, ("mktemp", "-d"))).strip()))
+    await check(node_contract.Bench(node, (await capture(node, ("mktemp", "-d"))).strip()))
 
 
-async def test_read_only(practice: Practice, tmp_path: Path) -> None:
+async def test_read_only(shared_practice: Practice, tmp_path: Path) -> None:
     quiet = tmp_path / "quiet"
     quiet.mkdir()
-    async with log_in(practice, read_only=True) as node:
+    async with log_in(shared_practice, read_only=True) as node:
         await node_contract.read_only_denies_what_mutates(node, str(quiet))
 
 
 @pytest.mark.parametrize("check", systemd_contract.CHECKS, ids=node_contract.name)
-async def test_systemd_contract(check: systemd_contract.Check, practice: Practice, practice_node: SshNode) -> None:
-    async with systemd_contract.units_of(practice_node, f"{practice.root}/sys/fs/cgroup") as units:
+async def test_systemd_contract(check: systemd_contract.Check, shared_practice: Practice, node: SshNode) -> None:
+    async with systemd_contract.units_of(node, f"{shared_practice.root}/sys/fs/cgroup") as units:
         await check(units)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -89,3 +90,8 @@ def safetensors(path: Path, tensors: dict[str, int], fill: bytes = b"\1") -> Non
         at += count
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + fill * at)
+
+
+def git_blob(data: bytes) -> str:
+    """Git's name of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324 - a name, no secret

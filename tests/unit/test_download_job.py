@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ import pytest
 from console.checkpoint import node_download, node_tree
 from console.rehearsal.checkpoint import PRACTICE_COMMIT, make_checkpoint
 from console.rehearsal.hub import start_hub
+from tests.unit import checkpoint_samples as samples
 
 REPO = "nvidia/Kimi-K2.5-NVFP4"
 SCRIPT = Path(node_download.__file__)
@@ -207,6 +207,14 @@ async def test_two_jobs_never_write_to_the_same_folder(lab: Lab) -> None:
     assert process.returncode == 0
 
 
+def spoken(pid: int) -> bytes:
+    """Command lines and environments of a process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return b"".join(
+        Path(f"/proc/{one}/{name}").read_bytes() for one in (pid, *children) for name in ("cmdline", "environ")
+    )
+
+
 async def test_the_token_stands_in_a_file_and_nowhere_else(lab: Lab) -> None:
     lab.faults.add("hub-401")
     token = lab.tmp / "token"
@@ -216,12 +224,8 @@ async def test_the_token_stands_in_a_file_and_nowhere_else(lab: Lab) -> None:
         *lab.prepare(token_paths=[str(token)]), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    seen = b""
     lines = [await process.stdout.readline(), await process.stdout.readline()]
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (str(process.pid), *children):
-        for name in ("cmdline", "environ"):
-            seen += Path(f"/proc/{pid}/{name}").read_bytes()
+    seen = spoken(process.pid)
     lab.rate = 0.0
     out, err = await process.communicate()
     assert process.returncode == 0, "the hub wants a token and got it"
@@ -237,6 +241,6 @@ def test_the_tree_says_what_the_hub_says(source: Path, tmp_path: Path) -> None:
     found = asyncio.run(ask())
     by_path = {row["path"]: row for row in found["rows"]}
     config = (source / "config.json").read_bytes()
-    assert by_path["config.json"]["blob"] == hashlib.sha1(b"blob %d\0" % len(config) + config).hexdigest()
+    assert by_path["config.json"]["blob"] == samples.git_blob(config)
     assert found["wrong"]["error"]["status"] == 404
     assert "RevisionNotFound" in found["wrong"]["error"]["text"]

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from console.deploy.steps import drain, inspect
+from console.deploy.steps import drain, inspect, stop
 from console.deploy.steps.stop import Stopped
 from console.errors import NotReady
 from console.events import Progressed
+from console.node.facts import UnitState
 from console.node.findings import finding
 from console.node.gpu import Gpu, GpuProcess, GpuSample
 from console.node.gpudata import blank_gpu
 from console.node.leftovers import Possessions, Process
+from console.node.systemd import parse_state
 from console.profile.load import find_profile
 from console.profile.model import Variable
 
@@ -109,6 +111,29 @@ def test_memory_without_a_visible_holder_is_told_after_a_longer_wait(ctx: Any) -
 def test_no_gpu_or_a_lost_one_ends_the_wait_with_its_finding(ctx: Any, cards: tuple[Gpu, ...]) -> None:
     with pytest.raises(NotReady):
         drain.Vigil(ctx).look(sample(*cards))
+
+
+def unit(name: str, active: str, *, stale: bool = False) -> UnitState:
+    return replace(parse_state(name, {"ActiveState": active, "LoadState": "loaded"}), stale=stale)
+
+
+@pytest.mark.parametrize(
+    ("ours", "adopts", "targets"),
+    [
+        (None, False, ["vllm-glm5.service"]),
+        (unit("vllm-kimi.service", "active"), True, ["vllm-glm5.service"]),
+        (unit("vllm-kimi.service", "active"), False, ["vllm-glm5.service", "vllm-kimi.service"]),
+        (unit("vllm-kimi.service", "active", stale=True), True, ["vllm-glm5.service", "vllm-kimi.service"]),
+        (unit("vllm-kimi.service", "failed"), False, ["vllm-glm5.service"]),
+    ],
+)
+def test_what_is_stopped(
+    ctx: Any, monkeypatch: pytest.MonkeyPatch, ours: UnitState | None, adopts: bool, targets: list[str]
+) -> None:
+    units = {"vllm-glm5.service": unit("vllm-glm5.service", "active")} | ({ours.name: ours} if ours else {})
+    ctx.facts = types.SimpleNamespace(units=units)
+    monkeypatch.setattr(stop, "adoptable", lambda _: adopts)
+    assert [state.name for state in stop.targets(ctx)] == targets
 
 
 # -------------------------------------------------------------------------------------------------------------- inspect

@@ -50,7 +50,12 @@ def test_what_of_a_manifest_lies_in_a_folder() -> None:
 
 
 def test_a_file_edited_in_place_counts_as_here() -> None:
-    sizes = {"config__json": 80, "config__json__before-relaunch": 100, "m-1__safetensors": 1000, "m-2__safetensors": 1000}
+    sizes = {
+        "config__json": 80,
+        "config__json__before-relaunch": 100,
+        "m-1__safetensors": 1000,
+        "m-2__safetensors": 1000,
+    }
     found = hub.presence(MANIFEST, folder(**sizes))
     assert (found.todo, found.patched) == ((), ("config.json",))
     assert hub.sentence(MANIFEST, found) == "2/2 shards, 2.1 kB; config.json edited in place, original kept"

@@ -123,7 +123,10 @@ def test_the_flag_is_an_alternative_unless_the_checkpoint_beats_it() -> None:
 
 
 def test_nvfp4_kv_on_sm120_is_patched() -> None:
-    config = {**samples.KIMI, "quantization_config": {**samples.KIMI["quantization_config"], "kv_cache_scheme": "NVFP4"}}
+    config = {
+        **samples.KIMI,
+        "quantization_config": {**samples.KIMI["quantization_config"], "kv_cache_scheme": "NVFP4"},
+    }
     assert decide(samples.card(config), SM120, NEWEST, None, "auto").action == "patch"
     assert decide(samples.card(config), SM120, WINDOW, None, "auto").action == "none", "0.16 does not know NVFP4 KV"
 

@@ -65,7 +65,12 @@ def test_the_default_changes_with_the_version() -> None:
 
 
 def test_a_plan_from_flags() -> None:
-    flags = {"gpu-memory-utilization": 0.93, "max_model_len": 131072, "decode-context-parallel-size": 8, "max-num-seqs": 64}
+    flags = {
+        "gpu-memory-utilization": 0.93,
+        "max_model_len": 131072,
+        "decode-context-parallel-size": 8,
+        "max-num-seqs": 64,
+    }
     plan = plan_of(flags, 8, "0.16.0", "bfloat16")  # type: ignore[arg-type]
     assert plan == Plan(8, "0.16.0", "bfloat16", 8, 1, 0.93, 131072, 64, None)
     assert plan_of({"kv-cache-dtype": "fp8"}, 8, "0.18.0", "auto").kv_dtype == "fp8"

@@ -60,7 +60,9 @@ def test_figures_come_from_the_language_model() -> None:
         ({"text_config": {**samples.GQA}}, None, (0, 16), "fp8", "kv_cache_scheme"),
     ],
 )  # fmt: skip
-def test_the_field_that_vllm_reads(config: Any, hf_quant: Any, release: Any, dtype: str | None, path: str | None) -> None:
+def test_the_field_that_vllm_reads(
+    config: Any, hf_quant: Any, release: Any, dtype: str | None, path: str | None
+) -> None:
     reading = effective_kv(samples.card(config, hf_quant), release)
     assert (reading.dtype, reading.path) == (dtype, path)
     assert reading.why

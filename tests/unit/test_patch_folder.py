@@ -117,7 +117,9 @@ def test_sparse_attention_that_needs_fp8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(samples.SPARSE))
     with pytest.raises(Refused, match="FP8 KV alone"):
         patch_folder(tmp_path, "bfloat16", cc="12.0", vllm="0.24.0")
-    assert patch_folder(tmp_path, "bfloat16", dry_run=True).decision == "patch", "an edit on request, nothing said of the GPU"
+    assert patch_folder(tmp_path, "bfloat16", dry_run=True).decision == "patch", (
+        "an edit on request, nothing said of the GPU"
+    )
 
 
 def test_a_draft_model_in_the_folder_is_patched_too(model: Path) -> None:
@@ -129,8 +131,24 @@ def test_a_draft_model_in_the_folder_is_patched_too(model: Path) -> None:
     assert json.loads((overlay / "draft" / "config.json").read_text())["quantization_config"]["kv_cache_scheme"] is None
 
 
+def test_a_broken_file_of_a_folder_inside_is_said_and_left(model: Path) -> None:
+    (model / "draft").mkdir()
+    (model / "draft" / "config.json").write_text('{"a": ')
+    report = patch_folder(model, "bfloat16", dry_run=True)
+    assert any("draft/config.json is cut off" in text for text in report.warnings)
+
+
+def test_both_reports_read_as_text(model: Path) -> None:
+    text = str(patch_folder(model, dry_run=True))
+    assert text.startswith("patch: The checkpoint asks for an FP8 KV cache")
+    assert "or: --kv-cache-dtype bfloat16 instead of the patch" in text
+    assert "nothing was written" in text
+    samples.safetensors(model / "model.safetensors", {"a": 64})
+    assert "verdict" in str(fit_folder(model))
+
+
 def test_auto_says_what_it_assumed(model: Path) -> None:
-    assert "compute capability 12.0 and vLLM 0.16.0" in patch_folder(model, dry_run=True).warnings[-1]
+    assert "compute capability 12.0 and vLLM 0.16.0" in patch_folder(model, dry_run=True).warnings[0]
 
 
 def test_what_stands_in_the_way_is_named(model: Path, tmp_path: Path) -> None:
@@ -156,7 +174,9 @@ def test_the_fit_of_a_folder(model: Path) -> None:
     assert (report.source, report.fit.dtype) == (index.name, "bfloat16"), "patched, so the fit is that of bfloat16"
     data = report.to_json()
     assert (data["loads"], data["bytes_per_token"]) == (False, 70_272)
-    samples.safetensors(model / "model.safetensors", {"model.norm.weight": 64, "model.layers.0.mlp.up_proj.weight": 640})
+    samples.safetensors(
+        model / "model.safetensors", {"model.norm.weight": 64, "model.layers.0.mlp.up_proj.weight": 640}
+    )
     headers = fit_folder(model, vllm="0.18.0")
     assert (headers.weights, headers.source, headers.fit.weights) == (704, "safetensors headers", 64 + 640 / 8)
     assert dict(headers.rows())["verdict"] == "fits"

@@ -107,7 +107,7 @@ def test_fp8_goes_back_into_a_null_field_and_never_adds_a_key() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(raw: bytes, words: str) -> None:
-    with pytest.raises(InvalidConfig, match="config.json") as caught:
+    with pytest.raises(InvalidConfig, match=r"config\.json") as caught:
         read_document("config.json", raw)
     assert words in caught.value.message
     assert caught.value.remedy
@@ -214,7 +214,9 @@ def published() -> list[tuple[Path, str]]:
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not here")
-@pytest.mark.parametrize(("case", "name"), published() if CASES.is_dir() else [], ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("case", "name"), published() if CASES.is_dir() else [], ids=lambda value: getattr(value, "name", value)
+)
 def test_published_configs(case: Path, name: str) -> None:
     expect = yaml.safe_load((case / "expect.yaml").read_text())["files"][name]
     raw = (case / name).read_bytes()

@@ -39,10 +39,14 @@ class Stopped:
 
 
 def targets(ctx: Context) -> tuple[UnitState, ...]:
-    """Units that run and must not: those the profile replaces, and our own when what it runs is not what is wanted."""
+    """Units that run and must not: those the profile replaces, and our own when what it runs is not what is wanted.
+
+    Our own unit may have its wanted text by now (step `unit` wrote it) while the process is of the text before.
+    """
+    ours = ctx.facts.units.get(ctx.profile.service.unit)
     names = [name for name in ctx.profile.replaces if name != ctx.profile.service.unit]
-    if not adoptable(ctx):
-        names.append(ctx.profile.service.unit)
+    if ours is not None and (ours.stale or not adoptable(ctx)):
+        names.append(ours.name)
     states = (ctx.facts.units.get(name) for name in dict.fromkeys(names))
     return tuple(state for state in states if state is not None and systemd.is_up(state))
 

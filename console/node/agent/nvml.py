@@ -15,11 +15,12 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set,
 
 from console.node.agent.processes import ROOT, Processes, read
 
-SLOW = 10.0
-"""Seconds between two looks at what changes rarely."""
+HOLDERS_EVERY, SLOW_EVERY = 2, 10
+"""Samples between two looks at the processes, and at what changes rarely. Memory itself is read every time."""
 
 # NVML return codes: nvml.h, nvmlReturn_t
-NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, MISMATCH = 4, 9, 12, 15, 16, 18
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 3, 4, 9, 12
+FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, MISMATCH = 13, 15, 16, 18
 INIT_FINDINGS = {NO_PERMISSION: "no-permission", DRIVER_NOT_LOADED: "driver-not-loaded", MISMATCH: "driver-mismatch"}
 
 
@@ -65,6 +66,10 @@ class Lost(Exception):
     """The GPU does not answer any more."""
 
 
+class Gone(Exception):
+    """No GPU tells anything any more: the driver was unloaded or replaced, so NVML must be opened anew."""
+
+
 def text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -82,7 +87,8 @@ class Nvml:
         self.nv.nvmlInit()
         self.processes = Processes()
         self.head_shown: Optional[Dict[str, Any]] = None
-        self.slow_at = 0.0
+        self.turn, self.said = 0, 0
+        self.unified: Set[int] = set()
         self.slow: Dict[int, Dict[str, Any]] = {}
         self.old_memory = False
         self.xids: List[Dict[str, Any]] = []
@@ -104,6 +110,8 @@ class Nvml:
                 self.lost[index] = str(failure)
             self.handles.append(handle)
             self.fixed.append(fixed)
+        self.totals: List[Optional[int]] = [None] * len(self.handles)
+        self.held: List[List[Tuple[int, Optional[int]]]] = [[] for _ in self.handles]
         self.events = self.event_set()
 
     def ask(self, name: str, *arguments: Any, **named: Any) -> Any:
@@ -111,10 +119,11 @@ class Nvml:
         try:
             return getattr(self.nv, name)(*arguments, **named)
         except self.nv.NVMLError as failure:
+            self.said = failure.value
             if failure.value in (GPU_IS_LOST, RESET_REQUIRED):
                 raise Lost(str(failure)) from failure
         except (AttributeError, TypeError, ValueError, KeyError, ctypes.ArgumentError):
-            pass  # an older or newer pynvml without this function or this shape
+            self.said = FUNCTION_NOT_FOUND  # an older or newer pynvml without this function or this shape
         return None
 
     def fixed_of(self, handle: Any) -> Dict[str, Any]:
@@ -155,17 +164,19 @@ class Nvml:
                     index = number
             self.xids.append({"id": "xid", "gpu": index, "xid": int(data.eventData)})
 
-    def memory(self, handle: Any) -> Tuple[Optional[int], Optional[int], Optional[int]]:
-        """(total, used, reserved) in bytes. v2 counts what the driver keeps for itself apart."""
+    def memory(self, index: int, handle: Any) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+        """(total, used, reserved) in bytes. The second form counts what the driver keeps for itself apart."""
+        info = None
         if not self.old_memory:
             info = self.ask("nvmlDeviceGetMemoryInfo", handle, version=getattr(self.nv, "nvmlMemory_v2", None))
-            if info is not None:
-                return whole(info.total), whole(info.used), whole(getattr(info, "reserved", None))
-        info = self.ask("nvmlDeviceGetMemoryInfo", handle)
         if info is None:
+            info = self.ask("nvmlDeviceGetMemoryInfo", handle)
+            self.old_memory = info is not None
+        if info is None or not info.total:
+            if info is not None or self.said == NOT_SUPPORTED:
+                self.unified.add(index)
             return None, None, None
-        self.old_memory = True
-        return whole(info.total), whole(info.used), None
+        return info.total, info.used, getattr(info, "reserved", None)
 
     def holders(self, handle: Any) -> List[Tuple[int, Optional[int]]]:
         found: Dict[int, Optional[int]] = {}
@@ -187,45 +198,53 @@ class Nvml:
             "failed": bool(remapped[3]) if remapped else None,
         }
 
-    def quick_of(self, handle: Any) -> Tuple[Optional[int], List[Any]]:
+    def quick_of(self, index: int, handle: Any) -> List[Any]:
         rates = self.ask("nvmlDeviceGetUtilizationRates", handle)
         power = self.ask("nvmlDeviceGetPowerUsage", handle)
-        total, used, reserved = self.memory(handle)
-        values = [used, reserved, int(rates.gpu) if rates else None, power / 1000.0 if power is not None else None]
-        return total, [*values, self.ask("nvmlDeviceGetTemperature", handle, 0), self.holders(handle)]
+        self.totals[index], used, reserved = self.memory(index, handle)
+        if self.turn % HOLDERS_EVERY == 0:
+            self.held[index] = self.holders(handle)
+        return [
+            used, reserved, int(rates.gpu) if rates else None, power / 1000.0 if power is not None else None,
+            self.ask("nvmlDeviceGetTemperature", handle, 0), self.held[index],
+        ]  # fmt: skip
 
     def sample(self) -> List[Dict[str, Any]]:
-        """The lines of one sample: a head when it changed, and the figures."""
-        now = time.monotonic()
-        slow_due = now - self.slow_at >= SLOW or not self.slow
+        """The lines of one sample: a head when it changed, and the figures. Raises Gone when the driver has left."""
+        lost_before, slow = len(self.lost), self.turn % SLOW_EVERY == 0
         figures: List[List[Any]] = []
-        totals: Dict[int, Optional[int]] = {}
-        pids: Set[int] = set()
         for index, handle in enumerate(self.handles):
             values: List[Any] = [None, None, None, None, None, []]
             if index not in self.lost:
                 try:
-                    totals[index], values = self.quick_of(handle)
-                    if slow_due:
+                    values = self.quick_of(index, handle)
+                    if slow:
                         self.slow[index] = self.slow_of(handle)
                 except Lost as failure:
                     self.lost[index] = str(failure)
-            pids.update(pid for pid, _ in values[5])
             figures.append(values)
-        if slow_due:
-            self.slow_at = now
+        asked = [index for index in range(len(self.handles)) if index not in self.lost]
+        if asked and not self.unified and all(self.totals[index] is None for index in asked):
+            raise Gone("NVML tells nothing of any GPU any more")
+        faults = len(self.xids)
         if self.events is not None:
             self.new_xids()
-        head = self.head(totals, pids)
-        lines = [] if head == self.head_shown else [{"head": head}]
-        self.head_shown = head
+        moved = slow or len(self.lost) != lost_before or len(self.xids) != faults
+        lines = []
+        if moved or self.turn % HOLDERS_EVERY == 0:
+            head = self.head({pid for values in figures for pid, _ in values[5]})
+            if head != self.head_shown:
+                self.head_shown = head
+                lines.append({"head": head})
+        self.turn += 1
         return [*lines, {"t": time.time(), "g": figures}]
 
-    def head(self, totals: Dict[int, Optional[int]], pids: Set[int]) -> Dict[str, Any]:
+    def head(self, pids: Set[int]) -> Dict[str, Any]:
         gpus: List[Dict[str, Any]] = []
         for index, fixed in enumerate(self.fixed):
             gpu = dict(fixed, **self.slow.get(index, {}))
-            gpu["total"], gpu["lost"] = totals.get(index), index in self.lost
+            gpu["total"], gpu["lost"] = self.totals[index], index in self.lost
+            gpu["unified"] = index in self.unified
             gpus.append(gpu)
         findings: List[Dict[str, Any]] = [
             {"id": "gpu-lost", "gpu": index, "detail": said} for index, said in sorted(self.lost.items())
@@ -244,9 +263,9 @@ class Nvml:
             pass
 
 
-def broken(source: str, failure: Any) -> List[Dict[str, Any]]:
+def broken(source: str, said: str, id: str = "nvml-failed") -> List[Dict[str, Any]]:
     """A sample that says why there is none."""
-    known = {"id": INIT_FINDINGS.get(failure.value, "nvml-failed"), "gpu": None, "detail": str(failure)}
+    known = {"id": id, "gpu": None, "detail": said}
     head: Dict[str, Any] = {"source": source, "driver": None, "cuda": None, "gpus": [], "who": {}, "findings": [known]}
     return [{"head": head}, {"t": time.time(), "g": []}]
 
@@ -261,4 +280,8 @@ def open_nvml(venvs: Sequence[str] = (), bundle: str = "") -> Tuple[Optional[Nvm
     try:
         return Nvml(module, source), None
     except module.NVMLError as failure:
-        return (None, None) if failure.value == LIBRARY_NOT_FOUND else (None, broken(source, failure))
+        return (
+            (None, None)
+            if failure.value == LIBRARY_NOT_FOUND
+            else (None, broken(source, str(failure), INIT_FINDINGS.get(failure.value, "nvml-failed")))
+        )

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import time
 from typing import Any, Dict, Iterable, List, Optional
 
 ROOT = os.environ.get("RELAUNCH_PRACTICE_ROOT", "")
@@ -22,6 +23,12 @@ def start_ticks(pid: int) -> Optional[int]:
         return int(read("/proc/%d/stat" % pid).rpartition(")")[2].split()[19])
     except (IndexError, ValueError):
         return None
+
+
+def started(ticks: int) -> float:
+    """UNIX time of a start time in clock ticks since boot, to a hundredth of a second."""
+    since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
+    return time.time() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def unit_of(pid: int) -> Optional[str]:

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any, Dict, List, Sequence
 
-from console.node.agent.nvml import open_nvml
+from console.node.agent.nvml import Gone, Nvml, broken, open_nvml
 from console.node.agent.processes import read
 from console.node.agent.smi import RETRY, SmiLoop
 
@@ -50,17 +50,26 @@ class Watch:
                     self.tell(trouble or [])
                     time.sleep(RETRY)  # as above: no event tells that a driver was loaded
                     continue
-                due = time.monotonic()
-                while True:
-                    self.tell(session.sample())
-                    due = max(due + self.interval, time.monotonic())
-                    time.sleep(max(0.0, due - time.monotonic()))
+                try:
+                    self.watch(session)
+                except Gone as failure:
+                    self.tell(broken(session.source, str(failure)))
+                    session.close()
+                    time.sleep(RETRY)  # as above
         except BrokenPipeError:
             os._exit(0)
         except BaseException as failure:
             sys.stderr.write("telemetry: %s: %s\n" % (type(failure).__name__, failure))
             sys.stderr.flush()
             os._exit(1)
+
+    def watch(self, session: Nvml) -> None:
+        """Samples at an even pace until the driver is gone."""
+        due = time.monotonic()
+        while True:
+            self.tell(session.sample())
+            due = max(due + self.interval, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
 
     def main(self) -> None:
         sampler = threading.Thread(target=self.sample_forever)

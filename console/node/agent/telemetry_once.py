@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Sequence
 
-from console.node.agent.nvml import open_nvml
+from console.node.agent.nvml import Gone, broken, open_nvml
 from console.node.agent.smi import smi_sample
 
 
@@ -13,5 +13,7 @@ def once(venvs: Sequence[str] = (), bundle: str = "") -> List[Dict[str, Any]]:
         return trouble or smi_sample()
     try:
         return session.sample()
+    except Gone as failure:
+        return broken(session.source, str(failure))
     finally:
         session.close()

@@ -98,7 +98,7 @@ class Service:
     @property
     def alive(self) -> bool:
         """Whether it is anything but dead or failed."""
-        return self._life is not None and not self._life.done()
+        return not self._dead.is_set()
 
     async def start(self) -> str:
         """Start it, or join a start under way. The result when the job failed, else an empty string."""
@@ -182,17 +182,15 @@ class Service:
 
     async def _activation(self) -> bool:
         """One start until its end. True when it is to be started again."""
-        invocation = Invocation(self, self._stop)
-        before, self.current = self.result, invocation
         if not self._within_start_limit():
             self.say(f"{self.name}: Start request repeated too quickly.", priority=4)
-            self._fail("start-limit-hit" if before == "success" else before)
+            self._fail("start-limit-hit" if self.result == "success" else self.result)
             self.say(f"Failed to start {self.title}.", priority=3, JOB_RESULT="failed", JOB_TYPE="start")
             self.answer(self.result)
             return False
-        self.result = "success"
-        await invocation.run()
-        self.result = invocation.result
+        self.result, self.current = "success", Invocation(self, self._stop)
+        await self.current.run()
+        self.result = self.current.result
         return self._ended(self._stop.is_set())
 
     def _within_start_limit(self) -> bool:

@@ -15,6 +15,8 @@ from console.rehearsal.init import words
 RESTARTS = ("no", "on-success", "on-failure", "on-abnormal", "on-watchdog", "on-abort", "always")
 TYPES = ("simple", "exec", "oneshot", "notify", "forking", "dbus", "idle")
 KILL_MODES = ("control-group", "mixed", "process", "none")
+_BLANK = " \t\r\n"
+"""What systemd strips; other white space of Unicode is text."""
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -72,16 +74,16 @@ def load(path: Path, folders: tuple[Path, ...] = ()) -> UnitText:
 def read_into(unit: UnitText, text: str, path: str) -> None:
     """Add the settings of `text`; an empty assignment clears what stood before."""
     section, pending, begun = "", "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip() if not pending else raw.rstrip()
-        if line.lstrip()[:1] in ("#", ";"):
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip(_BLANK) if not pending else raw.rstrip(_BLANK)
+        if line.lstrip(_BLANK)[:1] in ("#", ";"):
             continue
         if not pending:
             begun = number
         if line.endswith("\\"):
             pending += line[:-1] + " "
             continue
-        line, pending = (pending + line).strip(), ""
+        line, pending = (pending + line).strip(_BLANK), ""
         if not line:
             continue
         if line.startswith("[") and line.endswith("]"):
@@ -94,7 +96,7 @@ def read_into(unit: UnitText, text: str, path: str) -> None:
 
 def _setting(unit: UnitText, section: str, line: str, where: str) -> None:
     key, equals, value = line.partition("=")
-    key, value = key.strip(), value.strip()
+    key, value = key.strip(_BLANK), value.strip(_BLANK)
     if not equals:
         unit.warnings.append(f"{where}: Missing '=', ignoring line.")
         return
@@ -240,8 +242,8 @@ def environment(unit: UnitText, values: Mapping[str, str]) -> dict[str, str]:
 def environment_file(text: str) -> dict[str, str]:
     """What an `EnvironmentFile=` sets: NAME=value lines, shell-like quotes, comments."""
     found: dict[str, str] = {}
-    for raw in text.splitlines():
-        line = raw.strip()
+    for raw in text.split("\n"):
+        line = raw.strip(_BLANK)
         if not line or line[0] in "#;":
             continue
         name, equals, value = line.partition("=")

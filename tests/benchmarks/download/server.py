@@ -12,6 +12,7 @@ from aiohttp import web
 
 def application(folder: Path, commit: str) -> web.Application:
     hashes: dict[str, str] = {}
+    files = sorted(folder.iterdir())
 
     def etag(path: Path) -> str:
         """Any constant 64 digits do for weights: the client compares, and does not hash what it downloads."""
@@ -19,7 +20,7 @@ def application(folder: Path, commit: str) -> web.Application:
 
     async def tree(request: web.Request) -> web.Response:
         rows = []
-        for path in sorted(folder.iterdir()):
+        for path in files:
             size = path.stat().st_size
             row = {"type": "file", "path": path.name, "size": size, "oid": etag(path)[:40]}
             if path.suffix == ".safetensors":
@@ -31,13 +32,12 @@ def application(folder: Path, commit: str) -> web.Application:
         path = folder / request.match_info["path"]
         headers = {"X-Repo-Commit": commit, "ETag": f'"{etag(path)}"'}
         if request.method == "HEAD":
-            response = web.Response(headers={**headers, "Content-Length": str(path.stat().st_size)})
-            return response
+            return web.Response(headers={**headers, "Content-Length": str(path.stat().st_size)})
         return web.FileResponse(path, chunk_size=1 << 20, headers={"X-Repo-Commit": commit})
 
     async def info(request: web.Request) -> web.Response:
-        files = [{"rfilename": path.name} for path in sorted(folder.iterdir())]
-        return web.json_response({"id": "bench/model", "sha": commit, "siblings": files, "tags": [], "private": False})
+        rows = [{"rfilename": path.name} for path in files]
+        return web.json_response({"id": "bench/model", "sha": commit, "siblings": rows, "tags": [], "private": False})
 
     app = web.Application()
     app.router.add_get("/api/models/{owner}/{name}", info)
@@ -56,4 +56,4 @@ async def main(folder: Path, commit: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[3]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,9 @@ def main() -> None:
         ours = [agent_milliseconds(environment) for _ in range(ROUNDS)]
         theirs = [process_milliseconds([query], environment, 50) for _ in range(ROUNDS)]
         what = "one sample of 8 stand-in GPUs, agent against the smallest process per query"
-        tell(what, ours, theirs, unit="ms CPU", aim="1/20 of an nvidia-smi query")
+        tell(what, ours, theirs, unit="ms CPU")
+        least = 20 * statistics.median(ours)
+        print(f"the aim, 1/20 of an nvidia-smi query, holds where such a query takes {least:.1f} ms of CPU or more")
     real = shutil.which("nvidia-smi")
     if real is None:
         print("no nvidia-smi on this machine: the ratio to a real query was not measured")
