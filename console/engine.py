@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from console import state
+from console.deploy.fix import fix_for
 from console.deploy.lock import Owner, held
 from console.deploy.question import redeploy_question
-from console.deploy.release import serves_again
+from console.deploy.ready import probe_serving
+from console.deploy.release import already_serving, serves_again
+from console.deploy.rollback import served_before
 from console.deploy.run import Emitter, Walk, ending
 from console.deploy.script import Script
 from console.deploy.scripted import scripted_steps
@@ -30,6 +33,9 @@ from console.node.base import Node
 from console.node.facts import Facts, read_facts
 from console.profile.model import Profile
 from console.text import Secret
+
+FIXES = 3
+"""Remedies that one run applies by itself before it gives up."""
 
 Confirm = Callable[[str, str], Awaitable[bool]]
 
@@ -109,9 +115,13 @@ class Engine:
 
     async def _run(self, run: str, script: Script, options: RunOptions, emit: Emitter) -> tuple[str, ...]:
         ctx = await self._context(run, options, emit)
-        walk = Walk(ctx, scripted_steps(script, lambda: self.snapshot), serves_again)
+        walk = Walk(
+            ctx, scripted_steps(script, lambda: self.snapshot), serves_again, lambda ctx: bool(served_before(ctx))
+        )
         if options.fix:
             walk.remedy = self._apply_fix
+        if "launch" in script.names() and already_serving(ctx):
+            await probe_serving(ctx)  # systemd calls a wedged server active; only an answer says that it serves
         if options.dry_run or self.node.read_only:
             return await walk.plan()
         owner = Owner.here(run=run, verb=script.name, who=getpass.getuser(), where=socket.gethostname())
@@ -141,11 +151,12 @@ class Engine:
 
     async def _apply_fix(self, ctx: Context, error: RelaunchError) -> bool:
         """Change the profile by the remedy that triage named, once per remedy, and say what was changed."""
-        from console.deploy.fix import fix_for
-
         diagnosis = ctx.found.get("diagnosis")
         tried: set[str] = ctx.found.setdefault("fixes", set())
-        edit = None if diagnosis is None else fix_for(ctx.profile, diagnosis)
+        if diagnosis is None or len(tried) >= FIXES:
+            return False
+        patched = bool(getattr(ctx.found.get("patch"), "overlay", ""))
+        edit = fix_for(ctx.profile, diagnosis, patched=patched)
         if edit is None or edit.name in tried:
             return False
         tried.add(edit.name)

@@ -8,10 +8,11 @@ runs on the node goes on.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -111,6 +112,7 @@ class ConsoleApp(App[int]):
         self._message: tuple[str, str, float] | None = None
         self._live: Live | None = None
         self._failed: set[str] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -201,6 +203,29 @@ class ConsoleApp(App[int]):
         self.say(f"{type(self.screen).__name__} failed and was closed: {_words(error)}", "error")
         self.call_later(self.pop_screen)
 
+    def key_of(self, name: str) -> str:
+        """The key of the binding with this id, as an operator writes it; the keymap's where it says so."""
+        from screens.keys import shown
+
+        if name in self._chosen_keys:
+            return shown(self._chosen_keys[name].split(",")[0])
+        for item in self.screen.active_bindings.values():
+            if item.binding.id == name:
+                return shown(item.binding.key)
+        return f":{name}"
+
+    def later(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something that takes time, beside the screens; a RelaunchError is said."""
+        async def guarded() -> None:
+            try:
+                await work
+            except RelaunchError as error:
+                self.say(_words(error), "error")
+
+        task = asyncio.ensure_future(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     # -- words --------------------------------------------------------------------------------------------------------
 
     def say(self, text: str, level: str = "info") -> None:
@@ -218,8 +243,6 @@ class ConsoleApp(App[int]):
     async def answer(self, make: Callable[[], Screen[Result]]) -> Result | None:
         """Ask with the dialog that `make` makes and wait for the answer. For tasks outside the app: a run that wants a
         confirmation, a login that wants a password. None when nobody can be asked any more."""
-        import asyncio
-
         future: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
 
         def put(result: Result | None) -> None:

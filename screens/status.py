@@ -100,6 +100,10 @@ class KeyLine(Pane):
         super().__init__(id=id)
         self._order = first
 
+    def first(self, ids: tuple[str, ...]) -> None:
+        """Name these bindings first from now on."""
+        self._order = ids
+
     def rows(self, width: int, height: int) -> list[Strip]:
         message = self.relaunch.message(self.relaunch.moment())
         if message is not None:

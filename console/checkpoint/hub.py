@@ -258,7 +258,7 @@ def download_job(
     stall_seconds: float | None = None,
 ) -> JobSpec:
     """The detached job that brings every file of the manifest about. `replace`: files known to be wrong."""
-    from console.node.jobs import JobSpec, job_folder
+    from console.node.jobs import JobSpec, job_folder, job_user
 
     name = job_name(profile)
     folder = facts.path(profile.model.folder.rstrip("/"))
@@ -283,6 +283,7 @@ def download_job(
         description=f"Relaunch: download {manifest.repo}",
         files={"download.py": _JOB.read_bytes(), "ask.json": json.dumps(question).encode()},
         secrets={"token": token} if token else {},
+        user=job_user(facts, folder),
     )
 
 

@@ -39,9 +39,14 @@ class ProfileEdit:
         return Changed(time=time, step="launch", text=f"fix {self.name}: {self.text}", diff=self.diff)
 
 
-def fix_for(profile: Profile, diagnosis: Diagnosis) -> ProfileEdit | None:
-    """The edit that the diagnosis proposes, or None when it proposes none, or none that would change anything."""
+def fix_for(profile: Profile, diagnosis: Diagnosis, *, patched: bool = False) -> ProfileEdit | None:
+    """The edit that the diagnosis proposes, or None when it proposes none, or none that would change anything.
+
+    `patched`: the unit already served an overlay without the FP8 field, so that only the flag can still help.
+    """
     verb, _, value = (diagnosis.fix or "").partition(":")
+    if verb == "kv-patch" and patched:
+        verb = "kv-flag"
     match verb:
         case "kv-patch":
             changed, text = _kv(profile, patch=True)

@@ -180,10 +180,13 @@ def wanted_text(ctx: Context) -> str:
 def adoptable(ctx: Context) -> bool:
     """Our unit runs, or is starting, exactly the wanted text: whoever started it, nothing is gained by a restart.
 
-    A unit that is going down, waits to be started again after a crash, or whose file changed since it was loaded is not.
+    A unit that is going down, waits to be started again after a crash, whose file changed since it was loaded or since its
+    process began, or that answered nonsense or nothing when it was asked (`ctx.found["serving"]`) is not.
     """
     unit = ctx.facts.units.get(ctx.profile.service.unit)
-    if unit is None or unit.active not in ("active", "activating") or unit.sub == "auto-restart" or unit.need_reload:
+    if ctx.found.get("serving") is False or unit is None or unit.active not in ("active", "activating"):
+        return False
+    if unit.sub == "auto-restart" or unit.need_reload or unit.stale:
         return False
     return bool(unit.invocation) and unit.text == wanted_text(ctx)
 
@@ -194,7 +197,7 @@ def already_serving(ctx: Context) -> bool:
 
     Pure, from the facts. `ctx.found["serving"] = False` (a live look that failed, `ready.probe`) overrules it.
     """
-    if ctx.found.get("serving") is False or not adoptable(ctx):
+    if not adoptable(ctx):
         return False
     unit = ctx.facts.units[ctx.profile.service.unit]
     good = last_good(ctx.facts)

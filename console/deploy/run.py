@@ -68,6 +68,8 @@ class Walk:
     steps: Sequence[Step]
     serves_again: Callable[[Context], Awaitable[str]]
     """Proof, in words, that the old service serves after an undo; raises RelaunchError otherwise."""
+    served: Callable[[Context], bool] = lambda ctx: True
+    """Whether anything served before, so that there is a way back at all."""
     remedy: Remedy = _no_remedy
     """Asked after a failure: True when it changed `ctx.profile` so that another walk may succeed."""
     applied: list[Step] = field(default_factory=list)
@@ -158,6 +160,9 @@ class Walk:
         downtime = any(step.downtime for step in self.applied)
         if not downtime or self.ctx.profile.on_failure == "hold":
             return error
+        if not self.served(self.ctx):
+            await self._undo()
+            return error
         self.ctx.emit(Noted(time=time.time(), text="going back to what served before"))
         try:
             await self._undo()
@@ -168,12 +173,15 @@ class Walk:
         return Restored(f"{headline(error.message)}; {evidence}", error.remedy)
 
     async def _undo(self) -> None:
-        """Undo what was applied, newest first, back to and including the unit text; downloads and patches stay."""
+        """Undo what was applied, newest first, back to and including the unit text; downloads and patches stay.
+
+        The unit text goes back before the old service starts again, since it may be the text of that very service.
+        """
         keep = {"engine", "space", "download", "shards", "patch"}
-        for step in reversed(self.applied):
-            if step.name not in keep:
-                await step.undo(self.ctx)
-                await self.ctx.refresh()
+        steps = [step for step in reversed(self.applied) if step.name not in keep]
+        for step in sorted(steps, key=lambda step: step.name == "stop"):
+            await step.undo(self.ctx)
+            await self.ctx.refresh()
 
     def _failed(self, step: Step, error: RelaunchError) -> None:
         self._say(step, "failed", headline(error.message) or type(error).__name__)

@@ -23,9 +23,7 @@ Level = Literal["", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("", "warning", "error")
 PRESETS = Path(__file__).parent.parent.parent / "profiles" / "filters.yaml"
 
-LOUD = (
-    r"\bERROR\b|\bCRITICAL\b|\bFATAL\b|Traceback \(most recent|\b[A-Z]\w*(?:Error|Exception)\b|fatal|Killed|Bus error"
-)
+LOUD = r"\bERROR\b|\bCRITICAL\b|\bFATAL\b|Traceback \(most recent|(?:Error|Exception)\b|fatal|Killed|Bus error"
 _LEVEL_PATTERN: dict[Level, str] = {"": "", "warning": rf"\bWARN(?:ING)?\b|{LOUD}", "error": LOUD}
 
 
@@ -79,7 +77,26 @@ def expression(text: str) -> str:
         raise UsageError(
             f"{text} is no regular expression: {error}", "without the slashes it is taken as plain text"
         ) from error
-    return f"(?i:{body})"
+    return f"(?i:{trimmed(body)})"
+
+
+def trimmed(pattern: str) -> str:
+    """The pattern without what cannot decide whether a line matches: `.*` at its ends, a last `+`.
+
+    Each of them would make the matcher answer for every byte of a line.
+    """
+    before = ""
+    while before != pattern:
+        before = pattern
+        for head in ("^.*", ".*"):
+            if pattern.startswith(head) and pattern[len(head) : len(head) + 1] not in ("?", "+", ""):
+                pattern = pattern[len(head) :]
+        for tail in (".*?", ".*", "+?", "+"):
+            rest = pattern.removesuffix(tail)
+            if rest and rest != pattern and (len(rest) - len(rest.rstrip("\\"))) % 2 == 0:
+                pattern = rest
+                break
+    return pattern
 
 
 def parse(text: str, base: Filter | None = None) -> Filter:

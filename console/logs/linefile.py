@@ -8,7 +8,6 @@ without any other. A line is known by the offset of its first byte. Line numbers
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from bisect import bisect_right
 from pathlib import Path
@@ -33,6 +32,11 @@ class LineFile:
         self._starts = array("Q", [0])  # per segment: how many lines begin before it
         self.version = 0
         self.size = self._whole(os.fstat(self._fd).st_size)
+
+    @property
+    def settled(self) -> int:
+        """Offset up to which lines will not change any more."""
+        return self.size
 
     def __enter__(self) -> LineFile:
         return self
@@ -162,7 +166,7 @@ class LineFile:
         if first >= min(last, len(self)):
             return []
         data = self._read(self.offset(first), self.offset(last))
-        return [shown(raw) for raw in data.split(b"\n")[:-1]]
+        return [shown(raw) for raw in data.removesuffix(b"\n").split(b"\n")]
 
     def line(self, number: int) -> str:
         """The text of one line, by number."""
@@ -192,56 +196,53 @@ class LineFile:
 
     def _read(self, begin: int, end: int) -> bytes:
         data = os.pread(self._fd, max(0, end - begin), begin)
-        while data and len(data) < end - begin and (more := os.pread(self._fd, end - begin - len(data), begin + len(data))):
+        while (
+            data
+            and len(data) < end - begin
+            and (more := os.pread(self._fd, end - begin - len(data), begin + len(data)))
+        ):
             data += more
         return data
 
 
 class LogFile(LineFile):
-    """A log file of anybody's, read only; lines that are added to it are found by `poll`."""
+    """A log file of anybody's, read only; `poll` finds what was added. Its last line may be unfinished, and is shown."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._seen = time.time()
-        self._tail_seen = -1
-        self.poll()
+        self.generation = 0
+        """Grows when the file was replaced or cut short; a view of it must then be made anew."""
+        self._settled = self.size
+        self._take(os.fstat(self._fd).st_size)
+
+    @property
+    def settled(self) -> int:
+        return self._settled
 
     def poll(self) -> bool:
-        """Look whether the file has grown, or was cut short or replaced; True when something moved."""
         status = os.fstat(self._fd)
         try:
             there = os.stat(self.path)
         except OSError:
             there = status  # renamed or removed: what is open can still be read
         if (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino) or status.st_size < self.size:
-            return self._again()
-        if status.st_size == self._tail_seen:
+            os.close(self._fd)
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._starts = array("Q", [0])
+            self.size = self._settled = 0
+            self.generation += 1
+            self._take(os.fstat(self._fd).st_size)
+            return True
+        if status.st_size == self.size:
             return False
-        self._tail_seen = status.st_size
-        size = self.size + self._new_whole(status.st_size)
-        if size == self.size:
-            return False
+        self._take(status.st_size)
+        return True
+
+    def _take(self, size: int) -> None:
+        if size != self.size:
+            self.version += 1
         self.size = size
-        self.version += 1
-        return True
-
-    def _new_whole(self, size: int) -> int:
-        found = self._whole(size) - self.size
-        return max(0, found)
-
-    def _again(self) -> bool:
-        """The file is another one now: begin anew."""
-        os.close(self._fd)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._starts = array("Q", [0])
-        self._tail_seen = os.fstat(self._fd).st_size
-        self.size = self._whole(self._tail_seen)
-        self.version += 1
-        self.generation += 1
-        return True
-
-    generation = 0
-    """Grows when the file was replaced; views of it must be made anew."""
+        self._settled = max(self._settled, self._whole(size))
 
 
 def shown(raw: bytes) -> str:

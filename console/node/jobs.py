@@ -100,6 +100,12 @@ def job_unit(name: str) -> str:
     return f"relaunch-{name}.service"
 
 
+def job_user(facts: Facts, folder: str) -> str | None:
+    """The account that a job which writes into `folder` runs under: the login in its own home, root elsewhere."""
+    within_home = folder.startswith(facts.paths.home.rstrip("/") + "/")
+    return None if within_home or facts.uid == 0 else "root"
+
+
 def job_folder(facts: Facts, name: str) -> str:
     """The job's folder on the node."""
     job_unit(name)

@@ -131,7 +131,7 @@ class SshNode:
         def take(chunk: bytes, is_err: bool) -> None:
             (err if is_err else out).extend(chunk)
             if len(out) + len(err) > OUTPUT_LIMIT and session is not None:
-                session.close()
+                session.give_up(terminate=True)
 
         try:
             async with asyncio.timeout(ends - time.monotonic()):
@@ -142,7 +142,7 @@ class SshNode:
         except TimeoutError:
             if session is None:
                 return Lost(sent=False, reason=f"it could not be started in {timeout:g} s")
-            self._link.budget.give_up(session, terminate=kill)
+            session.give_up(terminate=kill)
             return Lost(sent=True, reason=f"no answer in {timeout:g} s")
         except NotOpened as error:
             return Denied(f"{self.name} opens no session: {error.reason}")
@@ -150,7 +150,7 @@ class SshNode:
             return Lost(sent=False, reason=error.message)
         except asyncio.CancelledError:
             if session is not None:
-                self._link.budget.give_up(session, terminate=kill)
+                session.give_up(terminate=kill)
             raise
         if session.ended and session.code is not None:
             return Done(session.code, out.decode(errors="replace"), err.decode(errors="replace"))
@@ -174,7 +174,7 @@ class SshNode:
                 elif not await self._link.spare_session() and not await budget.room_again(ended):
                     barren += 1  # sshd frees a place a moment after the end of a session that we have seen already
                     if barren == _BARREN_TRIES:
-                        if not budget.given_up:
+                        if not budget.leaky:
                             raise
                         self._link.abort("commands that were given up fill the connection; a new one is made")
 
@@ -208,7 +208,7 @@ class SshNode:
                 yield lines
         finally:
             session.end_input()
-            self._link.budget.give_up(session, terminate=True)
+            session.give_up(terminate=True)
 
     async def read(self, path: str, *, sudo: bool = False, limit: int = 64 << 20) -> bytes:
         if not sudo or self.login == "root":

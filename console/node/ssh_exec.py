@@ -25,6 +25,8 @@ STREAMS = 4
 GONE = "SSH connection closed"
 """asyncssh's own words for a channel asked of a connection that has ended."""
 
+_GRACE = 2.0
+
 Take = Callable[[bytes, bool], None]
 """Called with each chunk and whether it is stderr's."""
 
@@ -45,19 +47,20 @@ class Abandoned(Exception):
 class Exec(asyncssh.SSHClientSession[bytes]):
     """What asyncssh calls back. `opened` says whether the server was asked to run the command."""
 
-    def __init__(self, take: Take, on_open: Callable[[], None]) -> None:
+    def __init__(self, take: Take, on_open: Callable[[], None], on_give_up: Callable[[Exec], None]) -> None:
         self._take = take
         self._on_open = on_open
+        self._on_give_up = on_give_up
         self.channel: asyncssh.SSHClientChannel[bytes] | None = None
         self.opened = False
-        self.abandoned = False
+        self.given_up = False
         self.code: int | None = None
         self.error: Exception | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self.channel = chan
-        if self.abandoned:
+        if self.given_up:
             chan.close()
             raise Abandoned
         self.opened = True
@@ -94,17 +97,21 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         if self.channel is not None and not self.channel.is_closing():
             self.channel.write_eof()
 
-    def close(self, *, terminate: bool = False) -> None:
-        """Give the channel up. `terminate` also sends SIGTERM, which OpenSSH before 7.9 ignores.
+    def give_up(self, *, terminate: bool = False) -> None:
+        """Nobody waits for the command any more: close the channel, and let another command have its place.
 
-        asyncssh's own `close` first waits until the command has taken all its input, which it may never do.
+        `terminate` also sends SIGTERM, which OpenSSH before 7.9 ignores. A channel that is not open yet closes before the
+        command is sent. asyncssh's own `close` would first wait until the command has taken all its input.
         """
-        if self.channel is None or self.closed.done():
+        if self.closed.done() or self.given_up:
             return
-        if terminate:
-            with suppress(OSError):  # the channel is closing already
-                self.channel.terminate()
-        self.channel.abort()
+        self.given_up = True
+        if self.channel is not None:
+            if terminate:
+                with suppress(OSError):  # the channel is closing already
+                    self.channel.terminate()
+            self.channel.abort()
+        self._on_give_up(self)
 
 
 def _number(name: str) -> int:
@@ -122,8 +129,9 @@ class Budget:
         self._streams = asyncio.Semaphore(streams)
         self._opening: set[asyncio.Task[Any]] = set()
         self._held: dict[Exec, list[asyncio.Semaphore]] = {}
-        self.given_up = 0
-        """Commands that nobody waits for any more: sshd counts each as a session until it ends by itself."""
+        self.leaky = False
+        """Commands were given up on this connection: sshd counts each as a session until it ends by itself."""
+        self._given_up = 0
         self._taken = 0
         self._ended = 0
         self._one_ended = asyncio.Event()
@@ -147,34 +155,40 @@ class Budget:
     async def _begin(
         self, connection: asyncssh.SSHClientConnection, command: str, take: Take, held: list[asyncio.Semaphore]
     ) -> Exec:
-        session = Exec(take, self._one_more)
+        session = Exec(take, self._one_more, self._give_up)
         self._held[session] = held
-        session.closed.add_done_callback(lambda _: self._ended_by_itself(session))
+        session.closed.add_done_callback(lambda _: self._closed(session))
         await self._open(connection, command, session)
         return session
 
-    def give_up(self, session: Exec, *, terminate: bool) -> None:
-        """Nobody waits for `session` any more: close it, and let another have its place."""
-        session.close(terminate=terminate)
-        if not session.closed.done():
-            self.given_up += 1
-            self._leave(session)
+    def _closed(self, session: Exec) -> None:
+        """The channel of `session` has really closed, or was never opened."""
+        self._leave(session)
+        if session.given_up:
+            self._given_up -= 1
+        if session.opened:  # a refused one has freed nothing that another could have
+            self._one_more_ended()
 
-    def _ended_by_itself(self, session: Exec) -> None:
-        if self._leave(session) and session.opened:  # a refused one has freed nothing that another could have
-            self._ended += 1
-            self._one_ended.set()
+    def _give_up(self, session: Exec) -> None:
+        self.leaky = True
+        self._given_up += 1
+        self._leave(session)
 
-    def _leave(self, session: Exec) -> bool:
-        """Give back what `session` holds; False when it was done before."""
+    def _leave(self, session: Exec) -> None:
+        """Give back what `session` holds, if it still does."""
         held = self._held.pop(session, None)
-        if held is None:
-            return False
+        if held is not None:
+            self._put_back(held)
+            self._taken -= session.opened
+
+    def _one_more_ended(self) -> None:
+        self._ended += 1
+        self._one_ended.set()
+
+    @staticmethod
+    def _put_back(held: list[asyncio.Semaphore]) -> None:
         for kind in held:
             kind.release()
-        if session.opened:
-            self._taken -= 1
-        return True
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -184,11 +198,9 @@ class Budget:
         try:
             yield
         finally:
-            for kind in held:
-                kind.release()
+            self._put_back(held)
             self._taken -= 1
-            self._ended += 1
-            self._one_ended.set()
+            self._one_more_ended()
 
     async def _take_places(self, kinds: tuple[asyncio.Semaphore, ...]) -> list[asyncio.Semaphore]:
         held: list[asyncio.Semaphore] = []
@@ -197,8 +209,7 @@ class Budget:
                 await kind.acquire()
                 held.append(kind)
         except asyncio.CancelledError:
-            for kind in held:
-                kind.release()
+            self._put_back(held)
             raise
         return held
 
@@ -209,7 +220,7 @@ class Budget:
 
     async def room_again(self, ended_before: int) -> bool:
         """After a refusal: returns True when another try has a chance because a session of ours ended, during the try or
-        by now; False when none of ours can be what fills the server."""
+        by now; False when none of ours can be what fills the server, or only such that were given up."""
         while self._ended == ended_before:
             if self._taken:
                 self._one_ended.clear()
@@ -217,9 +228,20 @@ class Budget:
             elif self._opening:
                 self._one_settled.clear()
                 await self._one_settled.wait()
+            elif self._given_up:
+                return await self._given_up_ended()
             else:
                 return False
         return True
+
+    async def _given_up_ended(self) -> bool:
+        """A helper that was told to end does so within moments; a command that runs on may do so for hours."""
+        self._one_ended.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await self._one_ended.wait()
+                return True
+        return False
 
     async def _open(self, connection: asyncssh.SSHClientConnection, command: str, session: Exec) -> None:
         opening = asyncio.ensure_future(connection.create_session(lambda: session, command, encoding=None))
@@ -228,8 +250,7 @@ class Budget:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            session.abandoned = True
-            session.close()
+            session.give_up()
             opening.add_done_callback(_seen)
             raise
         except asyncssh.ChannelOpenError as error:

@@ -67,10 +67,6 @@ class Link:
         await self._budget.drained()
 
     @property
-    def budget(self) -> Budget:
-        return self._budget
-
-    @property
     def user(self) -> str:
         """The name that was logged in as."""
         name = self._connection.get_extra_info("username") if self._connection is not None else self.target.user
@@ -215,7 +211,7 @@ class Link:
                 await self._beat(session, back)
                 await asyncio.sleep(self.timing.beat_every)
         finally:
-            session.close()
+            session.give_up()
 
     async def _beat(self, session: Exec, back: asyncio.Event) -> None:
         back.clear()

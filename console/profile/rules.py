@@ -22,7 +22,7 @@ from console.text import clean
 Finding = tuple[Loc, str]
 
 STAGES = (
-    "argument_parsing", "device_init", "api_server_start", "config_resolved", "engine_init", "nccl_init", "model_loading",
+    "model_download", "argument_parsing", "device_init", "api_server_start", "config_resolved", "engine_init", "nccl_init", "model_loading",
     "weights_loading", "weights_loaded", "torch_compile", "memory_profiling", "kv_cache_ready", "cuda_graph_capture",
     "cuda_graph_done", "engine_ready", "http_starting", "ready",
 )  # fmt: skip

@@ -231,10 +231,11 @@ class Hub:
                 repository.sent += len(part)
             await response.write_eof()
             done = True
-        except (ConnectionError, asyncio.CancelledError):
-            if done:
-                return
-            raise
+        except ConnectionError:
+            return  # the client left; that is its own affair
+        except asyncio.CancelledError:
+            if not done:
+                raise
 
     async def _paced(self, data: bytes) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +19,14 @@ from console.rehearsal.init.pid1 import Pid1
 from console.rehearsal.init.service import Service
 from console.rehearsal.layout import Layout
 from console.rehearsal.link import Link
-from console.rehearsal.processes import Reaper
+from console.rehearsal.processes import Reaper, send
 from console.rehearsal.seed import OLD_PORT, OLD_UNIT
 
 CUT_SECONDS = 2.0
 ROOM_BYTES = 2_500_000
 """What `disk-full` leaves free when the download begins: about a third of the practice checkpoint."""
+ORPHAN_MIB = 8_000
+"""What `orphan` leaves behind on one GPU: too much for the new service, and little enough for the old one to come back."""
 _STANDINS = Path(__file__).with_name("standins")
 _JOBS = {
     "engine": ("engine", "venv"),
@@ -42,6 +45,7 @@ class Mishaps:
         self._link = link
         self._reaper = reaper
         self._fired: set[tuple[str, int]] = set()
+        self._squatter: tuple[int, asyncio.Future[int]] | None = None
         pid1.cannot_execute = self._cannot_execute
         pid1.before_start = self._before_start
         pid1.after_stop = self._after_stop
@@ -99,13 +103,19 @@ class Mishaps:
 
     async def _before_start(self, service: Service) -> None:
         if self._is_new(service) and self._once("port-in-use"):
-            await self._start_program("_squatter", str(OLD_PORT))
+            self._squatter = await self._start_program("_squatter", str(OLD_PORT))
+        if service.name == OLD_UNIT and self._squatter is not None:
+            # whoever took the port has gone by then, so that the way back is open
+            pid, ended = self._squatter
+            self._squatter = None
+            send(pid, signal.SIGKILL)
+            await ended
         if self._step_of(service) == "download":
             self._fill_disk()
 
     async def _after_stop(self, service: Service) -> None:
         if self._serves(service) and self._once("orphan"):
-            await self._start_program("orphan")
+            await self._start_program("orphan", str(ORPHAN_MIB), "3")
 
     def _fill_disk(self) -> None:
         """Limit the tree under ROOT/srv, and put what enforces it into every environment of the node."""
@@ -120,11 +130,11 @@ class Mishaps:
         for site in sites:
             shutil.copyfile(_STANDINS / "_full_disk.py", site / "sitecustomize.py")
 
-    async def _start_program(self, name: str, *arguments: str) -> None:
+    async def _start_program(self, name: str, *arguments: str) -> tuple[int, asyncio.Future[int]]:
         """A process outside of every unit, as a colleague's would be; back when it says that it does what it is for."""
         read_end, write_end = os.pipe()
         try:
-            self._reaper.spawn(
+            started = self._reaper.spawn(
                 (sys.executable, "-I", "-S", str(_STANDINS / f"{name}.py"), *arguments),
                 env=self._pid1.base_environment(), cwd=self._layout.root,
                 stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.DEVNULL,
@@ -137,3 +147,4 @@ class Mishaps:
         )
         await reader.readline()
         transport.close()
+        return started

@@ -20,9 +20,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from console.rehearsal.confine import confine
 from console.rehearsal.layout import Layout, short_folder
 from console.rehearsal.processes import Reaper, become_subreaper, end_children, start_ticks
 
@@ -54,6 +56,9 @@ def _hold() -> int:
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.alarm(0)
     become_subreaper()
+    # temporary folders are everybody's; /dev for /dev/null, /proc for what a process sets of itself
+    open_to_all = ("/tmp", "/var/tmp", tempfile.gettempdir(), "/dev", "/proc")  # noqa: S108 - named, not used
+    confine((layout.state, *map(Path, open_to_all)))
     with _short(layout) as short:
         try:
             asyncio.run(_serve(layout, short, options.idle, options.ready_fd))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from console.triage.diagnosis import Cause, Diagnosis, LoadProgress, NoiseCount, Outside, RankState
     from console.triage.reader import Reader
     from console.triage.rules import Rules, load_rules
+    from console.triage.verdict import kernel_evidence
 
 _HOME = {
     "Cause": "diagnosis",
@@ -31,6 +32,7 @@ _HOME = {
     "RankState": "diagnosis",
     "Reader": "reader",
     "Rules": "rules",
+    "kernel_evidence": "verdict",
     "load_rules": "rules",
 }
 
@@ -43,6 +45,7 @@ __all__ = [
     "RankState",
     "Reader",
     "Rules",
+    "kernel_evidence",
     "load_rules",
 ]
 

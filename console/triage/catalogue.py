@@ -45,7 +45,7 @@ _CUES: Final = "cues"
 _FAILURE: Final = {
     "id": _TEXT, "category": _TEXT, "kind": _TEXT, "where": _TEXT, "match": _TEXT, "not": _TEXT, "stages": _LIST,
     "why": _TEXT, "remedy": _TEXT, "source": _TEXT, "versions": _TEXT, "fix": _TEXT, "example": _TEXT, "fatal": _FLAG,
-    "title": _TEXT, "repeat": _TEXT, "outside": _FLAG, "at": _TEXT,
+    "title": _TEXT, "repeat": _TEXT, "outside": _FLAG, "at": _TEXT, "in": _LIST,
 }  # fmt: skip
 _NOISE: Final = {
     "id": _TEXT, "match": _TEXT, "not": _TEXT, "stages": _LIST, "why": _TEXT, "source": _TEXT, "versions": _TEXT,
@@ -249,6 +249,7 @@ def _failure(got: dict[str, Any]) -> Failure:
         example=got["example"].rstrip("\n"),
         fatal=bool(got.get("fatal")),
         outside=bool(got.get("outside")),
+        inside=frozenset(got.get("in") or ()),
         at=got.get("at") or "",
         repeat=int(got.get("repeat") or 1),
     )

@@ -70,6 +70,8 @@ class Failure:
     """The server is dead after it, even one that was ready."""
     outside: bool = False
     """Often the echo of something that only the kernel log tells; such facts, when given, come first."""
+    inside: frozenset[str] = frozenset()
+    """Functions of which one must stand in the traceback; empty asks for none."""
     at: str = ""
     """The stage that such a failure belongs to, when the log has not come so far."""
     repeat: int = 1

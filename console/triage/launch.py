@@ -14,7 +14,7 @@ from typing import Final
 
 from console.triage.candidates import LONGEST, Candidate, Candidates, weigh
 from console.triage.entries import ORDER, READY, Failure, Noise, compiled
-from console.triage.prefix import LOUD, QUIET, Line
+from console.triage.prefix import CALM, LOUD, QUIET, Line
 from console.triage.rules import Rules, Target
 from console.triage.tracebacks import Tracebacks, Unit, exception_name
 
@@ -159,6 +159,9 @@ class Launch:
             self.ignored.add(line.key)
         handled = line.level in QUIET or line.key in self.ignored
         what, unit, text = self.tracebacks.feed(number, line, handled=handled)
+        if any(rule.inside for rule in failures):
+            functions = unit.functions if what == "exception" and unit is not None else ()
+            failures = [rule for rule in failures if not rule.inside or not rule.inside.isdisjoint(functions)]
         if what == "head":
             self.ignored.discard(line.key)
             self.growing.pop(line.key, None)
@@ -215,7 +218,9 @@ class Launch:
                 grown.stage = rule.at
             self._move(grown, number, text)
             self._apply(rule, number)
-        elif grown.rule is None and unit.message == 1 and _PYDANTIC.search(grown.text):
+        elif (
+            unit.message == 1 and _PYDANTIC.search(grown.text) and (grown.rule is None or grown.rule.kind == "symptom")
+        ):
             if text.startswith("  "):
                 self._move(grown, number, text)
             elif "." not in text.strip() or " " not in text.strip():
@@ -279,6 +284,10 @@ class Launch:
         return True
 
     def _may_stand(self, rule: Failure, line: Line) -> bool:
+        """Whether an entry counts in a line outside a traceback. Servers log what users type: below a warning, and below
+        an error once requests come, a line proves nothing but that a process waits or was told to stop."""
+        if rule.kind not in ("stall", "stop") and (line.level in CALM or (self.ready and line.level in QUIET)):
+            return False
         if rule.where == "line" or rule.kind in ("wrapper", "stop"):
             return True
         if line.level in QUIET:

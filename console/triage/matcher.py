@@ -57,6 +57,11 @@ class Matcher:
             self._database = _database(good, self._once)
         return bad
 
+    @property
+    def slow(self) -> bool:
+        """Whether any pattern is left to `re`."""
+        return bool(self._slow)
+
     def scan(self, block: bytes) -> Hits:
         hits: Hits = []
         if self._database is not None:

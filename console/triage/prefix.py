@@ -53,6 +53,7 @@ _LETTERS = {"E": "ERROR", "W": "WARNING", "I": "INFO", "F": "FATAL", "C": "CRITI
 _RANK = re.compile(r"(?:TP|Worker[-_]?|rank[-_ ]?)(\d+)")
 _WORKER = re.compile(r"Worker|^TP\d|TP\d+$|^rank \d")
 LOUD = frozenset({"ERROR", "CRITICAL", "FATAL"})
+CALM = frozenset({"DEBUG", "INFO", "NOTICE", "SUCC"})
 QUIET = frozenset({"DEBUG", "INFO", "NOTICE", "SUCC", "WARNING", "WARN"})
 
 

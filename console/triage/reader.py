@@ -15,7 +15,7 @@ from typing import Final
 
 from console.triage import jsonlines
 from console.triage.diagnosis import Diagnosis, LoadProgress, Outside, RankState
-from console.triage.entries import Noise
+from console.triage.entries import ORDER, Noise
 from console.triage.launch import Launch
 from console.triage.prefix import Line, parse, unknown_lead
 from console.triage.rules import JSON_ID, Rules, Target, load_rules
@@ -143,16 +143,22 @@ class Reader:
     def _flush(self) -> None:
         if not self._pending:
             return
-        data = b"".join([self._tail, *self._pending]) if self._tail or len(self._pending) > 1 else self._pending[0]
-        self._pending, self._size, self._tail = [], 0, b""
-        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if len(data) - cut > LONGEST_LINE:
-            cut = len(data)
-        if cut < len(data):
-            self._tail = data[cut:]
-            data = data[:cut]
-        if data:
-            self._scan(data)
+        parts = [self._tail, *self._pending]
+        self._pending, self._size = [], 0
+        last = parts.pop()
+        cut = max(last.rfind(b"\n"), last.rfind(b"\r")) + 1
+        if cut:
+            # one copy: the tail of the last block, and this one up to its last line end
+            self._tail = last[cut:]
+            self._scan(b"".join([*parts, memoryview(last)[:cut]]) if cut < len(last) or any(parts) else last)
+            return
+        whole = b"".join([*parts, last])
+        cut = max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
+        if len(whole) - cut > LONGEST_LINE:
+            cut = len(whole)
+        self._tail = whole[cut:]
+        if cut:
+            self._scan(whole[:cut])
 
     def _scan(self, raw: bytes) -> None:
         """Read complete lines (the very last may be a piece of a line that is too long)."""
@@ -259,6 +265,7 @@ class _Pass:
         line = self.reader._parse(raw)
         found = [target for target in found if target.confirmed(line.text, raw)]
         began = any(target.kind == "launch" and self._begins(number, target, line) for target in found)
+        began = began or (launch.ready and launch.stopping and self._rises(number, found))
         launch = self.reader._launch
         launch.line(number, line, found, self._before(begin) if found else [])
         return began
@@ -297,9 +304,20 @@ class _Pass:
         if not (again or past or (first and not fresh and launch.candidates.kept)):
             return False
         reader._markers = {marker: key}
-        reader._launch = Launch(reader._rules, first=number)
-        reader._launches += 1
+        self._start(number)
         return True
+
+    def _rises(self, number: int, found: list[Target]) -> bool:
+        """A server that was ready and told to stop does not load weights again: this is another launch, its head cut off."""
+        if not any(target.kind == "stage" and ORDER[target.stage] < ORDER["http_starting"] for target in found):
+            return False
+        self.reader._markers = {}
+        self._start(number)
+        return True
+
+    def _start(self, number: int) -> None:
+        self.reader._launch = Launch(self.reader._rules, first=number)
+        self.reader._launches += 1
 
 
 def _plain_noise(target: Target) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from console.triage.candidates import Candidate, Candidates
 from console.triage.diagnosis import Cause, Diagnosis, LoadProgress, NoiseCount, Outcome, Outside, RankState
 from console.triage.entries import ORDER, Failure, compiled, in_window
 from console.triage.launch import Launch, Stall
+from console.triage.rules import Rules
 
 LOOK_OUTSIDE = (
     "The cause is not in this log. Look at the kernel log (journalctl -k, for the OOM killer and for Xid) and at the unit's "
@@ -215,6 +217,13 @@ def _kernel(launch: Launch, outside: Outside) -> tuple[Failure, str] | None:
                 if rule.where == where and compiled(rule.match).search(text):
                     return rule, text
     return None
+
+
+def kernel_evidence(lines: Iterable[str], rules: Rules, most: int = 64) -> tuple[str, ...]:
+    """Of the kernel log's lines, in their order, those that the catalogue knows: what belongs into `Outside.kernel`."""
+    known = [rule for rule in rules.failures if rule.where == "kernel"]
+    found = (line for line in lines if any(compiled(rule.match).search(line) for rule in known))
+    return tuple(itertools.islice(found, most))
 
 
 def _known(launch: Launch, category: str) -> Failure | None:

@@ -12,199 +12,30 @@ Fixtures for every test in this folder (they skip, with the reason, where such n
 data, mode)` and `machine.put_tree(folder, path)` place files on it, stand-ins in /usr/local or /opt for instance. Faults:
 `machine.cut()`, `mute()`, `refuse()`, `freeze()` are context managers that heal; `machine.reset()` is a power cycle.
 
-Each test session has a lab of its own (a slot of 16), so that several can run on one machine. The layer that makes a node
-of this machine is kept in .pytest_cache/node-lab and made again when a package of the machine changes.
+The lab itself, also for programs that are no tests: `tests.node.lab`.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
 from console.node.ssh import SshNode, connect
-from console.node.target import Target
+from tests.node.lab import Lab, Machine, NoLab, open_lab
 
-SCRIPT = Path(__file__).with_name("node.sh")
-CACHE = Path(__file__).parents[2] / ".pytest_cache" / "node-lab"
-PACKAGES = {"ip": "iproute2", "bridge": "iproute2", "zstd": "zstd", "nft": "nftables", "unshare": "util-linux",
-            "ssh-keygen": "openssh-client", "setpriv": "util-linux"}  # fmt: skip
-SLOTS = 16
-_CAP_SYS_ADMIN, _CAP_NET_ADMIN = 21, 12
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One node of the lab."""
-
-    lab: Lab
-    name: str
-    address: str
-
-    def target(self, user: str = "root") -> Target:
-        return Target(
-            name=self.name,
-            host=self.address,
-            user=user,
-            identity_files=(str(CACHE / "id_ed25519"),),
-            known_hosts=(str(self.folder / "known_hosts"),),
-        )
-
-    @property
-    def folder(self) -> Path:
-        return self.lab.folder / "nodes" / self.name
-
-    def ssh(self, line: str, *, user: str = "root", input: bytes = b"", check: bool = True) -> str:
-        """Output of a shell line, run by OpenSSH's own client: what a test asks behind the back of the code under test."""
-        done = self.lab.script("ssh", self.name, line, input=input, check=check, env={"NODE_USER": user})
-        return done.stdout.decode(errors="replace")
-
-    def put(self, path: str, data: bytes, mode: int = 0o755) -> None:
-        """Place a file; missing folders are made."""
-        self.ssh(f"mkdir -p '{os.path.dirname(path)}' && cat >'{path}' && chmod {mode:o} '{path}'", input=data)
-
-    def put_tree(self, source: Path, path: str) -> None:
-        """Place the files below `source` under `path`."""
-        packed = subprocess.run(["tar", "-C", str(source), "-cf", "-", "."], check=True, capture_output=True).stdout
-        self.ssh(f"mkdir -p '{path}' && tar -C '{path}' -xf -", input=packed)
-
-    def cut(self) -> AbstractContextManager[None]:
-        """The network swallows everything."""
-        return self._fault("cut", "heal")
-
-    def mute(self) -> AbstractContextManager[None]:
-        """What the node sends from port 22 is lost."""
-        return self._fault("mute", "unmute")
-
-    def refuse(self) -> AbstractContextManager[None]:
-        """Port 22 answers with a reset, to running sessions too."""
-        return self._fault("refuse", "admit")
-
-    def freeze(self) -> AbstractContextManager[None]:
-        """Every process of the node stops."""
-        return self._fault("freeze", "thaw")
-
-    def reset(self) -> None:
-        """A power cycle; returns when sshd answers again."""
-        boot = self.ssh("cat /proc/sys/kernel/random/boot_id")
-        self.lab.script("reset", self.name)
-        while True:  # the old sshd may answer for a moment: the boot id tells
-            self.lab.script("wait_sshd", self.name)
-            if self.ssh("cat /proc/sys/kernel/random/boot_id", check=False) not in ("", boot):
-                return
-
-    @contextmanager
-    def _fault(self, begin: str, end: str) -> Iterator[None]:
-        self.lab.script(begin, self.name)
-        try:
-            yield
-        finally:
-            self.lab.script(end, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Lab:
-    folder: Path
-    slot: int
-
-    def script(
-        self, *words: str, input: bytes = b"", check: bool = True, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [str(SCRIPT), *words],
-            input=input,
-            capture_output=True,
-            timeout=110,
-            env=os.environ
-            | {"NODE_LAB": str(self.folder), "NODE_CACHE": str(CACHE), "NODE_SLOT": str(self.slot)}
-            | (env or {}),
-        )
-        if check and done.returncode:
-            said = (done.stderr + done.stdout).decode(errors="replace").strip()
-            raise AssertionError(f"node.sh {' '.join(words)} ended with {done.returncode}: {said}")
-        return done
-
-    def boot(self, name: str) -> Machine:
-        """A new node, running."""
-        line = self.script("up", name).stdout.decode().split()
-        return Machine(self, name, line[1])
-
-    def halt(self, name: str) -> None:
-        self.script("down", name)
-
-
-def _why_not() -> str | None:
-    """Why real nodes cannot be here; None when they can."""
-    if sys.platform != "linux":
-        return "namespaces need Linux"
-    if os.geteuid() != 0:
-        return "namespaces need root"
-    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    effective = int(status["CapEff"], 16)
-    if not all(effective >> cap & 1 for cap in (_CAP_SYS_ADMIN, _CAP_NET_ADMIN)):
-        return "CAP_SYS_ADMIN and CAP_NET_ADMIN are needed"
-    if not os.path.exists("/lib/systemd/systemd"):
-        return "this machine has no systemd to boot"
-    missing = sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
-    if missing:
-        return _install(missing)
-    return None
-
-
-def _install(packages: list[str]) -> str | None:
-    wanted = ", ".join(packages)
-    if shutil.which("apt-get") is None:
-        return f"{wanted} missing, and there is no apt-get"
-    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "-qq", "-y", "install", "--no-install-recommends", *packages]
-    for words in (install, ["apt-get", "-qq", "update"], install):
-        done = subprocess.run(words, capture_output=True, env=env)
-        if words is install and done.returncode == 0:
-            return None
-    return f"{wanted} missing, and apt-get cannot install it"
-
-
-def _free_slot() -> tuple[int, IO[str]]:
-    """A slot nobody else uses, held by a lock that the kernel drops with this process."""
-    for slot in range(SLOTS):
-        lock = open(f"/run/relaunch-lab-{slot}.lock", "w")  # noqa: SIM115 -- open as long as the slot is held
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            continue
-        return slot, lock
-    pytest.skip("all lab slots of this machine are taken")
+__all__ = ["ConnectTo", "Lab", "Machine"]
 
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    reason = _why_not()
-    if reason:
-        pytest.skip(f"no real nodes here: {reason}")
-    slot, lock = _free_slot()
-    made = Lab(Path(f"/run/relaunch-lab-{slot}"), slot)
-    made.folder.mkdir(mode=0o700, exist_ok=True)
-    made.script("clean")  # what a crashed run left in this slot
-    CACHE.mkdir(parents=True, exist_ok=True)
     try:
-        built = made.script("build", check=False)
-        if built.returncode:
-            pytest.skip(f"no real nodes here: {built.stderr.decode(errors='replace').strip()[-300:]}")
-        yield made
-    finally:
-        made.script("clean", check=False)
-        shutil.rmtree(made.folder, ignore_errors=True)
-        lock.close()
+        with open_lab() as made:
+            yield made
+    except NoLab as reason:
+        pytest.skip(f"no real nodes here: {reason}")
 
 
 @pytest.fixture(scope="session")

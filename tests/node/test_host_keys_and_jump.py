@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shlex
 import stat
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -172,3 +175,24 @@ async def test_through_a_jump_host_by_the_openssh_config(machine, fault_machine,
     async with connect(parse_target("behind")) as node:
         answer = await node.run(("sh", "-c", 'echo "${SSH_CONNECTION%% *}"; test -t 0 || echo no terminal'), timeout=30)
     assert answer == Done(0, f"{jump.host}\nno terminal\n", "")
+
+
+@pytest.fixture
+def agent(machine, tmp_path, monkeypatch) -> Iterator[None]:
+    """An ssh-agent that holds the lab's key, which no file of the account has."""
+    socket = f"/tmp/relaunch-agent-{os.getpid()}"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL) as running:
+        monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+        key = shlex.quote(machine.target().identity_files[0])
+        shell(f"for try in $(seq 100); do test -S {socket} && break; sleep 0.05; done; ssh-add -q {key}")
+        yield
+        running.terminate()
+
+
+async def test_a_key_of_the_agent_is_used_and_the_agent_goes_no_further(machine, agent, tmp_path) -> None:
+    config = tmp_path / "config"
+    config.write_text("ForwardAgent yes\n")
+    target = dataclasses.replace(machine.target(), identity_files=(), config=(str(config),))
+    async with connect(target) as node:
+        answer = await node.run(("sh", "-c", 'echo "${SSH_AUTH_SOCK:-no agent here}"'), timeout=30)
+    assert answer == Done(0, "no agent here\n", "")

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from console.errors import UsageError
+from console.errors import CommandFailed, UsageError
 from console.node.base import Done, capture
 from console.node.facts import Question, read_facts
 from console.rehearsal import practice as rehearsal
@@ -194,6 +194,24 @@ async def test_signals_reach_the_command(shared_practice: Practice) -> None:
         process.terminate()
         done = await process.wait()
         assert (done.exit_status, done.stdout) == (5, "told\n")
+
+
+async def test_nothing_outside_of_the_sandbox_can_be_changed(shared_practice: Practice) -> None:
+    """Not even by root, nor over sftp; temporary folders excepted."""
+    place = Path(__file__).with_name("written-by-a-practice-node")
+    async with log_in(shared_practice) as node:
+        answer = await node.run(("sh", "-c", f"echo x >'{place}'"), timeout=30)
+        try:
+            if answer == Done(0, "", ""):
+                pytest.skip("this kernel has no Landlock")
+            assert isinstance(answer, Done)
+            assert "Permission denied" in answer.err
+            with pytest.raises(CommandFailed):
+                await node.write(str(place), b"x")
+            job = ("systemd-run", "--quiet", "--wait", "--pipe", "touch", str(place))
+            assert (await node.run(job, timeout=30)) != Done(0, "", "")
+        finally:
+            place.unlink(missing_ok=True)
 
 
 async def test_faults_are_told_by_name(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ async def test_a_failure_in_downtime_goes_back_newest_first_and_proves_it() -> N
     course, events = walk(unit, stop, launch)
     with pytest.raises(Restored, match="hung in nccl_init; glm-5 serves again"):
         await course.walk()
-    assert [call for call in order if call.endswith("undo")] == ["launch undo", "stop undo", "unit undo"]
+    assert [call for call in order if call.endswith("undo")] == ["launch undo", "unit undo", "stop undo"]
     assert any(isinstance(event, CauseFound) and event.remedy == "look at P2P" for event in events)
 
 
@@ -135,6 +135,15 @@ class _Shared(list[str]):
     def append(self, call: str) -> None:
         super().append(call)
         self._log.append(f"{self._name} {call}")
+
+
+async def test_a_first_deployment_has_no_way_back_and_keeps_its_code() -> None:
+    launch = Fake("launch", downtime=True, fails=[NotReady("hung")])
+    course, _ = walk(launch)
+    course.served = lambda ctx: False
+    with pytest.raises(NotReady):
+        await course.walk()
+    assert launch.calls[-1] == "undo"
 
 
 async def test_downloads_and_patches_are_never_undone() -> None:

@@ -209,6 +209,13 @@ async def test_without_anybody_to_ask_a_password_login_is_refused(sshd: Sshd) ->
     assert "ssh-add" in caught.value.remedy
 
 
+async def test_a_server_that_asks_for_no_authentication_is_not_used(sshd: Sshd) -> None:
+    sshd.lets_anybody_in = True
+    with pytest.raises(AuthenticationFailed):
+        async with connect(sshd.target(), timing=QUICK, prompts=Person("s3cret")):
+            pass
+
+
 async def test_a_host_key_that_changes_between_two_connections_ends_the_session(sshd: Sshd) -> None:
     known = sshd.folder / "known_hosts"
     async with connect(sshd.target(), timing=QUICK, prompts=Person(accepts=True)) as node:

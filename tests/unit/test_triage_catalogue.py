@@ -65,8 +65,12 @@ def test_an_example_of_a_failure_is_found_in_an_otherwise_empty_log() -> None:
             reader.feed_line("Model loading took 68.10 GiB memory and 40.1 seconds")
         elif stage in ("ready", "cuda_graph_done"):
             reader.feed_line("Graph capturing finished in 5 secs, took 0.35 GiB")
+        head = "(Worker_TP0 pid=3) ERROR 11-01 08:00:20 [x.py:1] "
+        for function in sorted(rule.inside)[:1]:
+            reader.feed_line(head + "Traceback (most recent call last):")
+            reader.feed_line(head + f'  File "/v/x.py", line 7, in {function}')
         for line in rule.example.splitlines():
-            reader.feed_line(f"(Worker_TP0 pid=3) ERROR 11-01 08:00:20 [x.py:1] {line}")
+            reader.feed_line(head + line)
         found = reader.diagnosis()
         assert found.outcome == "failed", rule.id
         assert found.category == rule.category, (rule.id, found.rule)

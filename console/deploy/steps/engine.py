@@ -116,14 +116,13 @@ def job_spec(ctx: Context) -> jobs.JobSpec:
     }
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     name = f"engine-{re.sub(r'[^a-z0-9._-]', '-', engine.version.lower())}-{digest}"
-    within_home = folder.startswith(facts.paths.home.rstrip("/") + "/")
     return jobs.JobSpec(
         name=name,
         argv=("python3", "-I", "install.py"),
         description=f"Relaunch installs vLLM {engine.version} into {engine.venv}",
         files={"install.py": _JOB_SCRIPT.read_bytes(), "ask.json": json.dumps({**what, "run": ctx.run}).encode()},
         environment={"HOME": facts.paths.home},
-        user=None if within_home or facts.uid == 0 else "root",
+        user=jobs.job_user(facts, folder),
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 
+from console.checkpoint.overlay import verify_overlay
+from console.checkpoint.patch import planned
 from console.deploy import evidence, probe, start
 from console.deploy.release import adoptable, already_serving, candidate, draft, last_good, mark, next_number, running
 from console.deploy.release import write_release as write
@@ -48,6 +50,8 @@ class Launch:
                 if await self._answers(ctx):
                     return  # long ready; its log may be rotated away by now
             else:
+                if (outcome := planned(ctx)).overlay:
+                    await verify_overlay(ctx.node, outcome.model_path)
                 await self._write_candidate(ctx)
                 starting = await start.begin(ctx, unit)
                 ctx.found[NAME] = starting

@@ -22,7 +22,7 @@ class Ready:
     async def check(self, ctx: Context) -> Check:
         served = ctx.profile.model.served_name
         if ctx.options.get("again") or already_serving(ctx):
-            if await ready.probe_serving(ctx):
+            if "ready_evidence" in ctx.found or await ready.probe_serving(ctx):
                 return Satisfied(str(ctx.found["ready_evidence"]))
             return Needed((Change(f"wait until {served} answers: {ctx.found['ready_evidence']}"),))
         return Needed((Change(f"wait until {served} answers, and let it generate"),))

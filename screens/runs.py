@@ -1,0 +1,206 @@
+"""The history: every run that this account's store holds, newest first; Enter replays one.
+
+The store is read when the screen comes up and when the run in hand begins or ends, never on the timer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.strip import Strip
+
+from console.deploy.store import RunRow
+from console.errors import ExitCode, RelaunchError
+from console.live import Glance
+from console.text import clean, duration, headline
+from screens.base import ConsoleScreen
+from screens.glyphs import Glyphs
+from screens.source import Moment, Source
+from screens.widgets.choice import Choice
+from screens.widgets.lines import Pane, Part, fit, line, wrap
+from screens.widgets.sections import age_words
+
+LIMIT = 500
+"""Runs that are listed; `relaunch runs --limit` lists more."""
+LIST_ID = "runs-list"
+CHOSEN_ID = "runs-chosen"
+
+OUTCOMES: dict[int, str] = {
+    ExitCode.DONE: "done",
+    ExitCode.REFUSED: "refused",
+    ExitCode.UNREACHABLE: "unreachable",
+    ExitCode.LOCKED: "locked",
+    ExitCode.DOWNLOAD: "download failed",
+    ExitCode.UNIT_FAILED: "unit failed",
+    ExitCode.NOT_READY: "not ready",
+    ExitCode.NONSENSE: "nonsense",
+    ExitCode.BELOW_GATE: "too slow",
+    ExitCode.RESTORED: "restored",
+    ExitCode.ROLLBACK_FAILED: "NOT restored",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+def outcome(row: RunRow, glyphs: Glyphs, *, running: bool) -> tuple[str, str, str]:
+    """(sign, words, colour) of how a run ended. Without an end it runs here, or nobody knows."""
+    if row.code is None:
+        return (glyphs.run, "runs now", "bold cyan") if running else (glyphs.unknown, "no end known", "yellow")
+    words = OUTCOMES.get(row.code, "failed")
+    if row.code == ExitCode.DONE:
+        return glyphs.ok, words, "green"
+    if row.code in (ExitCode.INTERRUPTED, ExitCode.RESTORED, ExitCode.REFUSED, ExitCode.LOCKED):
+        return glyphs.warn, words, "yellow"
+    return glyphs.fail, words, "bold red"
+
+
+class RunList(Choice):
+    """The table. Key of a row is the run's id."""
+
+    def __init__(self) -> None:
+        super().__init__("Runs", id=LIST_ID)
+        self._runs: dict[str, RunRow] = {}
+        self._now = ""
+        self._moment = Moment(0.0, 0.0)
+        self._trouble = ""
+
+    def show(self, runs: tuple[RunRow, ...], now: str, moment: Moment, trouble: str) -> None:
+        """`now` is the id of the run in hand, or empty."""
+        self._runs = {row.id: row for row in runs}
+        self._now, self._moment, self._trouble = now, moment, trouble
+        self.redraw()
+
+    def get(self, key: str) -> RunRow | None:
+        return self._runs.get(key)
+
+    def keys(self) -> list[str]:
+        return list(self._runs)
+
+    def heading(self) -> tuple[Part, ...]:
+        if self._trouble:
+            return ((f"{self.glyphs.fail} {self._trouble}", "bold red"),)
+        full = len(self._runs) == LIMIT
+        return ((f"the newest {LIMIT}" if full else f"{len(self._runs)}", "dim"),) if self._runs else ()
+
+    def nothing(self) -> tuple[str, ...]:
+        return (
+            "No run yet.",
+            "Every plan, redeploy, rollback and load test of this account will stand here, with its end; Enter replays one.",
+            "p makes a plan and changes nothing; D redeploys. Both are on the main screen: q goes there.",
+        )
+
+    def columns(self, width: int) -> str:
+        return self._cells("end", "run", "when", "took", "verb", "node", width) + ("" if width < 60 else " result")
+
+    def row(self, key: str, width: int, *, chosen: bool) -> Strip:
+        row = self._runs[key]
+        sign, words, look = outcome(row, self.glyphs, running=key == self._now)
+        code = "" if row.code is None else str(row.code)
+        took = "" if row.ended is None else duration(max(0.0, row.ended - row.started))
+        cells = self._cells("", row.id, self._when(row), took, row.verb, clean(row.node), width)
+        text = headline(clean(row.text), 400) or ("" if row.code is not None else "its console was killed; R on main resumes")
+        head: list[Part] = [(f"{sign} ", look), (f"{code:>3} ", look), (fit(words, 15), look)]
+        if width < 60:
+            head = head[:2]
+        rehearsed: Part = ("rehearsal  ", "yellow") if row.rehearsal else ""
+        room = width - sum(len(part if isinstance(part, str) else part[0]) for part in head) - len(cells[self._skip(width) :])
+        tail = fit(text, max(0, room - len(rehearsed[0] if rehearsed else "") - 1), ellipsis=self.glyphs.ellipsis).rstrip()
+        return line(*head, (cells[self._skip(width) :], "bold" if chosen else ""), " ", rehearsed, (tail, "" if chosen else "dim"))
+
+    def _skip(self, width: int) -> int:
+        """Columns of the outcome, which is coloured and so drawn apart."""
+        return 6 if width < 60 else 21
+
+    def _cells(self, end: str, run: str, when: str, took: str, verb: str, node: str, width: int) -> str:
+        wide = 18 if width >= 110 else 12
+        cells = f"{end:<{self._skip(width)}}{run:<5} {when:<12}"
+        if width >= 60:
+            cells += f" {took:>7}  {fit(verb, 10, ellipsis=self.glyphs.ellipsis)}"
+            cells += f" {fit(node, wide, ellipsis=self.glyphs.ellipsis)}"
+        else:
+            cells += f" {fit(verb, 9, ellipsis=self.glyphs.ellipsis)}"
+        return cells
+
+    def _when(self, row: RunRow) -> str:
+        """The clock for today, the date before that."""
+        then = time.localtime(row.started)
+        today = time.localtime(self._moment.wall)[:3] == then[:3]
+        return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", then)
+
+
+class ChosenRun(Pane):
+    """All that the list says of the chosen run, unabridged."""
+
+    DEFAULT_CSS = "ChosenRun { height: 5; }"
+
+    def __init__(self) -> None:
+        super().__init__(id=CHOSEN_ID)
+        self._row: RunRow | None = None
+        self._moment = Moment(0.0, 0.0)
+
+    def show(self, row: RunRow | None, moment: Moment) -> None:
+        self._row, self._moment = row, moment
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> list[Strip]:
+        row = self._row
+        if row is None:
+            return []
+        ago = age_words(self._moment.wall - row.started)
+        about = f" run {row.id} {row.verb} "
+        detail = f"{clean(row.node)} {self.glyphs.crumb} {clean(row.profile)}, {ago} ago" + (", rehearsal" if row.rehearsal else "")
+        said = wrap(clean(row.text), max(8, width - 2)) if row.text else ["nothing was written down about its end"]
+        head = line((self.glyphs.rule, "dim"), (about, "bold"), detail, " ", (self.glyphs.rule * width, "dim")).crop(0, width)
+        if len(said) > height - 1:
+            said = [*said[: height - 2], f"{said[height - 2]} {self.glyphs.ellipsis}"]
+        return [head, *(line(f" {part}") for part in said)]
+
+
+class RunsScreen(ConsoleScreen):
+    """The history."""
+
+    WORD = "runs"
+    FIRST = ("choice.open",)
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "refresh", "read again", id="runs.refresh")]
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._list = RunList()
+        self._chosen = ChosenRun()
+        self._runs: tuple[RunRow, ...] = ()
+        self._read: tuple[str, bool, bool] | None = None
+        self._trouble = ""
+        self._now = ""
+        self._moment = Moment(0.0, 0.0)
+
+    def body(self) -> ComposeResult:
+        yield self._list
+        yield self._chosen
+
+    def show(self, glance: Glance, moment: Moment) -> None:
+        self._now = glance.run.run if glance.running else ""
+        self._moment = moment
+        mark = (glance.run.run, glance.running, glance.run.ended is None)
+        if mark != self._read:
+            self._read = mark
+            self._fetch()
+        self._list.show(self._runs, self._now, moment, self._trouble)
+        self._chosen.show(self._list.get(self._list.chosen), moment)
+
+    def _fetch(self) -> None:
+        try:
+            self._runs, self._trouble = self.source.store.runs(limit=LIMIT), ""
+        except Exception as error:  # a store that another program holds or that is broken: what was read before stays
+            self._trouble = clean(str(error.message if isinstance(error, RelaunchError) else error)) or "the history cannot be read"
+
+    def action_refresh(self) -> None:
+        self._read = None
+        self.relaunch.tick(again=True)
+
+    def on_choice_moved(self, event: Choice.Moved) -> None:
+        self._chosen.show(self._list.get(event.key), self._moment)
+
+    def on_choice_chosen(self, event: Choice.Chosen) -> None:
+        self.relaunch.open("replay", run=event.key)

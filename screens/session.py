@@ -1,0 +1,246 @@
+"""The console's process: what the command line names becomes a live source; the app runs; signals and a lost terminal end it.
+
+Nothing that is wrong with the command line, the keymap, the nodes file or a profile waits for a screen: it is told on
+stderr with its exit code before the terminal is taken over. Leaving cancels what this console does, and nothing on the node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.deploy.store import Store, open_store, state_folder
+from console.errors import ExitCode, UsageError
+from console.live import Live, spool_path
+from console.node.base import Node
+from console.node.prompts import UnknownHost
+from console.node.target import Target, parse_target
+from console.profile.load import find_profile, profile_folders
+from console.profile.model import Profile
+from console.session import practice_target
+from console.settings import Settings, config_folder
+from console.text import Secret
+from console.triage import load_rules
+from screens.app import SCREENS, ConsoleApp
+from screens.empty import EmptySource
+from screens.glyphs import choose
+from screens.keys import Scope, bindings_of, keymap_file, load_keymap
+
+if TYPE_CHECKING:
+    from console.rehearsal.practice import Practice
+
+TERMINAL_SECONDS = 2.0
+"""Pause between two looks at whether the terminal is still there; nothing signals it when SIGHUP is lost."""
+LEAVE_SECONDS = 10.0
+"""A terminal that is gone cannot hold the process longer than this."""
+
+
+class ScreenPrompts:
+    """Questions of a node session, asked as dialogs of the app. Before there is an app every answer is no."""
+
+    def __init__(self) -> None:
+        self.app: ConsoleApp | None = None
+
+    async def accept_host(self, question: UnknownHost) -> bool:
+        from screens.dialogs import unknown_host
+
+        return self.app is not None and bool(await self.app.answer(lambda: unknown_host(question)))
+
+    async def password(self, question: str) -> Secret | None:
+        from screens.dialogs import password
+
+        return None if self.app is None else await self.app.answer(lambda: password(question))
+
+
+class Opening:
+    """Makes live sources of what the operator names, by command line or in a screen."""
+
+    def __init__(self, options: argparse.Namespace, settings: Settings, store: Store) -> None:
+        self.options = options
+        self.settings = settings
+        self.store = store
+        self.prompts = ScreenPrompts()
+
+    def given(self, name: str) -> object:
+        return getattr(self.options, name, None)
+
+    @property
+    def read_only(self) -> bool:
+        return bool(self.given("read_only"))
+
+    @property
+    def rehearse(self) -> bool:
+        return bool(self.given("rehearse"))
+
+    @property
+    def node(self) -> str:
+        """The node that the command line or the settings name; empty when none is."""
+        return str(self.given("node") or self.settings.node or "")
+
+    def folders(self) -> tuple[Path, ...]:
+        named = [Path(str(item)) for item in (self.given("profiles"), self.settings.profiles) if item]
+        return profile_folders(named)
+
+    def profile(self, name: str = "") -> Profile:
+        """The profile called `name`, else the one of the command line or the settings."""
+        wanted = name or str(self.given("profile") or self.settings.profile or "")
+        if not wanted:
+            raise UsageError("no profile named", "--profile NAME or FILE; `relaunch profile list` shows what there is")
+        return find_profile(wanted, self.folders())
+
+    def target(self, node: str) -> Target:
+        nodes = self.given("nodes")
+        return parse_target(node, Path(str(nodes)) if nodes else None)
+
+    def practice(self, profile: str = "") -> Live:
+        """The practice node of this machine, started when it is not running."""
+        faults = tuple(str(item) for item in (self.given("fault") or ()))  # type: ignore[attr-defined]
+        chosen = find_profile(profile or str(self.given("profile") or "rehearsal"), self.folders())
+
+        @contextlib.asynccontextmanager
+        async def opener() -> AsyncIterator[tuple[Node, Profile]]:
+            from console.node.ssh import connect
+            from console.rehearsal.practice import ensure
+
+            nonlocal fresh
+            practice = await ensure(state_folder() / "rehearsal", faults=faults, fresh=fresh)
+            fresh = False
+            target = practice_target(practice)
+            async with connect(target, read_only=self.read_only, prompts=self.prompts) as node:
+                yield node, _with_hub(chosen, practice)
+
+        fresh = bool(faults)
+        return self._live(opener, chosen, "rehearsal", rehearsal=True)
+
+    def node_live(self, node: str, profile: str = "") -> Live:
+        """A node of the operator's. Raises RelaunchError for a name or profile that cannot be used."""
+        target, chosen = self.target(node), self.profile(profile)
+
+        @contextlib.asynccontextmanager
+        async def opener() -> AsyncIterator[tuple[Node, Profile]]:
+            if target.kind == "local":
+                from console.node.local import LocalNode
+
+                yield LocalNode(read_only=self.read_only), chosen
+                return
+            from console.node.ssh import connect
+
+            async with connect(target, read_only=self.read_only, prompts=self.prompts) as opened:
+                yield opened, chosen
+
+        return self._live(opener, chosen, target.name, rehearsal=False)
+
+    def connect(self, node: str, profile: str) -> Live:
+        """What a screen asks for: `rehearsal` is the practice node."""
+        return self.practice(profile) if node == "rehearsal" and self.rehearse else self.node_live(node, profile)
+
+    def _live(self, opener: object, profile: Profile, name: str, *, rehearsal: bool) -> Live:
+        return Live(
+            opener,  # type: ignore[arg-type]
+            profile,
+            self.store,
+            load_rules(),
+            spool=spool_path(name, profile.service.unit),
+            rehearsal=rehearsal,
+            name=name,
+        )
+
+
+def _with_hub(profile: Profile, practice: Practice) -> Profile:
+    model = profile.model.model_copy(update={"endpoint": practice.hub})
+    return profile.model_copy(update={"model": model})
+
+
+def open_console(options: argparse.Namespace) -> int:
+    """Run the console; the exit code."""
+    if getattr(options, "no_color", False):
+        os.environ["NO_COLOR"] = "1"
+    settings = Settings.read(os.environ)
+    if getattr(options, "fault", None) and not getattr(options, "rehearse", False):
+        raise UsageError("--fault makes the practice node fail", "add --rehearse; a real node fails by itself")
+    keymap = _keymap()
+    with open_store() as store:
+        opening = Opening(options, settings, store)
+        live: Live | None = None
+        production = False
+        if opening.rehearse:
+            live = opening.practice()
+        elif opening.node:
+            live = opening.node_live(opening.node)
+            production = opening.target(opening.node).production
+        app = ConsoleApp(
+            live or EmptySource(store),
+            glyphs=choose(os.environ, ascii_only=bool(getattr(options, "ascii", False))),
+            read_only=opening.read_only,
+            production=production,
+            keymap=keymap,
+            first="main" if live else "first-use",
+            opening=opening,
+        )
+        opening.prompts.app = app
+        return asyncio.run(_run(app, live))
+
+
+def _keymap() -> dict[str, str]:
+    path = keymap_file(config_folder(os.environ))
+    return load_keymap(path, scopes()) if path.is_file() else {}
+
+
+def scopes() -> tuple[Scope, ...]:
+    """The bindings of every screen that is here, each with its panes and the app."""
+    from importlib import import_module
+
+    from screens.base import ConsoleScreen
+    from screens.widgets.checklist import Checklist
+    from screens.widgets.gpus import Gpus
+
+    found = []
+    for name, place in SCREENS.items():
+        module, _, cls = place.partition(":")
+        try:
+            screen = getattr(import_module(module), cls)
+        except ImportError:
+            continue
+        panes = (Checklist, Gpus) if name == "main" else tuple(getattr(screen, "PANES", ()))
+        owners = [screen, ConsoleApp] if issubclass(screen, ConsoleScreen) else [screen]
+        found += [Scope(name, bindings_of(pane, *owners)) for pane in panes] or [Scope(name, bindings_of(*owners))]
+    return tuple(found)
+
+
+async def _run(app: ConsoleApp, live: Live | None) -> int:
+    loop = asyncio.get_running_loop()
+    watch = asyncio.ensure_future(_watch_terminal(app))
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        loop.add_signal_handler(number, _end, app)
+    try:
+        if live is not None:
+            await app.watch(live)
+        code = await app.run_async(mouse=False)
+        return ExitCode.DONE if code is None else int(code)
+    finally:
+        watch.cancel()
+        await app.unwatch()
+
+
+async def _watch_terminal(app: ConsoleApp) -> None:
+    """End the console when its terminal is gone: Textual's reader would spin on the closed one for ever."""
+    while os.isatty(0):
+        await asyncio.sleep(TERMINAL_SECONDS)
+    _end(app)
+
+
+def _end(app: ConsoleApp) -> None:
+    """Leave now, and leave for certain: writing to a terminal that is gone may block for ever."""
+    running = app.source.glance().running
+    code = ExitCode.INTERRUPTED if running else ExitCode.DONE
+    last = threading.Timer(LEAVE_SECONDS, os._exit, (int(code),))
+    last.daemon = True
+    last.start()
+    app.exit(int(code))

@@ -1,0 +1,69 @@
+"""The answer in place of the question: why the run failed, what it means, which key mends it. One pane, few rows."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from console.live import Glance
+from console.text import clean, headline
+from screens.source import Moment
+from screens.widgets.lines import Pane, line, wrap
+
+LABEL = 7
+
+
+class CausePane(Pane):
+    """What failed and why, from the run's own cause, else from its last sentence."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._glance = Glance()
+        self._rows = [line("")]
+        self.most = 14
+        """Rows at most."""
+
+    def show(self, glance: Glance, moment: Moment) -> None:
+        self._glance = glance
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> list[Strip]:
+        run = self._glance.run
+        cause, ended = run.cause, run.ended
+        if ended is None:
+            return [line("")]
+        step = cause.step if cause else next((item.name for item in run.steps if item.state == "failed"), run.verb)
+        inner = width - LABEL - 3
+        first = headline(clean(cause.meaning or cause.text) if cause else clean(ended.text), 3 * width)
+        fail = self.glyphs.fail
+        rows = [line((f" {fail} {part}" if not place else f"   {part}", "bold red")) for place, part in enumerate(wrap(f"{step} failed: {first}", width - 4)[:2])]
+        if cause is not None:
+            where = [cause.process] if cause.process else []
+            where += [f"same on {cause.ranks} ranks"] if cause.ranks and cause.ranks > 1 else []
+            where += [f"line {cause.line} of the log"] if cause.line else []
+            rows += self._block("where", ", ".join(clean(item) for item in where), inner, 1, "dim")
+            if cause.meaning:
+                rows += self._block("says", clean(cause.text), inner, 3)
+        rows += self._block("then", _after(clean(ended.text), cause is not None), inner, 2)
+        remedy = clean(cause.remedy if cause and cause.remedy else ended.remedy)
+        rows += self._block("do", remedy, inner, 4, "")
+        if cause is not None and cause.fix:
+            key = self.relaunch.key_of("fix")
+            rows.append(line(f"   {'fix':<{LABEL}}", (key, "bold red"), (f" applies it and launches again ({clean(cause.fix)})", "bold")))
+        return rows[: self.most]
+
+    def _block(self, label: str, text: str, width: int, most: int, look: str = "") -> list[Strip]:
+        parts = [part for part in wrap(text, width) if part]
+        if len(parts) > most:
+            parts = [*parts[: most - 1], f"{parts[most - 1][: width - 2]} {self.glyphs.ellipsis}"]
+        return [line((f"   {label if not place else '':<{LABEL}}", "bold"), (part, look)) for place, part in enumerate(parts)]
+
+
+def failed(glance: Glance) -> bool:
+    """True when the last run ended in failure and the console has not begun another."""
+    ended = glance.run.ended
+    return ended is not None and ended.code not in (0, 130) and not glance.running
+
+
+def _after(text: str, known: bool) -> str:
+    """The run's last sentence, when it says more than the cause."""
+    return text if known else ""
