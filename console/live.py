@@ -8,6 +8,7 @@ says so in the glance and is tried again; the others go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from console.deploy.release import Release, last_good
 from console.deploy.script import Script
 from console.deploy.store import Store
 from console.engine import Engine, RunOptions
-from console.errors import RelaunchError, Unreachable
+from console.errors import CommandFailed, RelaunchError, Unreachable
 from console.events import RunEnded
 from console.logs.spool import Spool
 from console.node import journal
@@ -37,10 +38,12 @@ from console.triage import Diagnosis, Reader, Rules
 HISTORY = 120
 """GPU samples kept for sparklines."""
 RETRY_SECONDS = 2.0
+FACTS_SECONDS = 60.0
 BACKLOG = 5000
 """Lines of the journal that are fetched when a log is opened for the first time."""
 
-Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[Node]]
+Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[Node, Profile]]]
+"""Opens the node, with the profile as it is there: a practice node's own hub is known only once it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +95,25 @@ class Live:
     """The tasks behind a screen. Use as an async context manager, in the loop that the screen runs in."""
 
     def __init__(
-        self, opener: Opener, profile: Profile, store: Store, rules: Rules, *, spool: Path, rehearsal: bool = False
+        self,
+        opener: Opener,
+        profile: Profile,
+        store: Store,
+        rules: Rules,
+        *,
+        spool: Path,
+        rehearsal: bool = False,
+        name: str = "",
     ) -> None:
         self._opener = opener
-        self._store = store
+        self.store = store
         self._rules = rules
+        # The journal is read again from its last lines, so an older spool would show them twice. A console that has the
+        # old file open keeps it: the name goes, the file stays.
+        spool.unlink(missing_ok=True)
         self.spool = Spool(spool)
         self._profile = profile
-        self._glance = Glance(profile=profile, rehearsal=rehearsal)
+        self._glance = Glance(node=name, profile=profile, rehearsal=rehearsal)
         self._reader = Reader(rules)
         self._node: Node | None = None
         self._engine: Engine | None = None
@@ -108,6 +122,8 @@ class Live:
         self._used: deque[tuple[int | None, ...]] = deque(maxlen=HISTORY)
         self._cursor: str | None = None
         self._log_seen: float | None = None
+        self._stir = asyncio.Event()
+        """Set when the facts are to be read again before their time."""
 
     async def __aenter__(self) -> Live:
         self._watch = asyncio.ensure_future(self._keep())
@@ -147,6 +163,7 @@ class Live:
         if self._engine is None:
             raise Unreachable(f"{self._glance.node or 'the node'} is not reached yet", "the link line says why")
         self._run = asyncio.ensure_future(self._engine.run(script, options))
+        self._run.add_done_callback(lambda _: self._stir.set())
 
     async def interrupt(self) -> None:
         """Stop walking; what runs on the node goes on."""
@@ -164,20 +181,31 @@ class Live:
         """Connect, watch, and begin again when either ends."""
         while True:
             try:
-                async with self._opener() as node:
+                async with self._opener() as (node, self._profile):
                     await self._watch_node(node)
-            except RelaunchError as error:
-                self._set(link=LinkState(False, reason=clean(error.message)))
+            except (RelaunchError, OSError) as error:
+                self._set(link=LinkState(False, reason=clean(str(error))))
+            except ExceptionGroup as error:
+                # a defect in one of the parts: said, and begun again, so that the screens do not go quiet
+                self._set(link=LinkState(False, reason=clean(f"unexpected: {error.exceptions[0]!r}")))
             finally:
-                self._node = self._engine = None
+                self._leave_node()
             # Connecting failed as a whole (name, key, login): nothing tells when that is mended, so it is tried again.
             await asyncio.sleep(RETRY_SECONDS)
 
+    def _leave_node(self) -> None:
+        """Keep what the run had reached: the glance is made of the engine only while there is one."""
+        if self._engine is not None:
+            self._set(run=self._engine.snapshot)
+        if self._node is not None:
+            self._set(link=LinkState(False, reason=self._node.link().reason or "the connection was closed"))
+        self._node = self._engine = None
+
     async def _watch_node(self, node: Node) -> None:
         self._node = node
-        self._engine = Engine(node, self._profile, self._store)
-        expected = tuple(self._store.durations(node.name, self._profile.name).items())
-        self._set(node=node.name, link=node.link(), expected=expected)
+        self._engine = Engine(node, self._profile, self.store)
+        expected = tuple(self.store.durations(node.name, self._profile.name).items())
+        self._set(node=node.name, profile=self._profile, link=node.link(), expected=expected)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again(self._facts, node))
             tasks.create_task(self._again(self._gpus, node))
@@ -199,8 +227,12 @@ class Live:
             self._set(log=replace(self._glance.log, trouble=text, following=False))
 
     async def _facts(self, node: Node) -> None:
+        self._stir.clear()
         await self.look()
-        await asyncio.sleep(60)  # what stands on the node changes through us, or rarely; a run refreshes its own facts
+        self._set(expected=tuple(self.store.durations(node.name, self._profile.name).items()))
+        # What stands on the node changes through us, then the end of the run stirs this, or rarely.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stir.wait(), FACTS_SECONDS)
 
     async def _gpus(self, node: Node) -> None:
         async with watch_gpus(node) as samples:
@@ -210,18 +242,25 @@ class Live:
 
     async def _log(self, node: Node) -> None:
         unit = self._profile.service.unit
-        opened = (
-            journal.read(node, unit, lines=BACKLOG, follow=True)
-            if self._cursor is None
-            else journal.follow(node, unit, cursor=self._cursor)
-        )
-        async with opened as entries:
-            self._set(log=replace(self._glance.log, unit=unit, following=True, trouble=""))
-            async for entry in entries:
-                self.spool.append_lines(entry.message.splitlines() or [""], now=entry.time)
-                self._reader.feed_line(entry.message)
-                self._cursor = entry.cursor
-                self._log_seen = time.monotonic()
+        if self._cursor is None:
+            opened = journal.read(node, unit, lines=BACKLOG, follow=True)
+        else:
+            self.spool.gap("the link was away here; what came meanwhile follows", now=time.time())
+            opened = journal.follow(node, unit, cursor=self._cursor)
+        try:
+            async with opened as entries:
+                self._set(log=replace(self._glance.log, unit=unit, following=True, trouble=""))
+                async for entry in entries:
+                    self.spool.append_lines(entry.message.splitlines() or [""], now=entry.time)
+                    self._reader.feed_line(entry.message)
+                    self._cursor = entry.cursor
+                    self._log_seen = time.monotonic()
+        except CommandFailed:
+            if self._cursor is not None:  # the journal has forgotten the place: begin anew from its last lines
+                self._cursor = None
+                self._reader = Reader(self._rules)
+                self.spool.gap("the journal begins anew here; lines may be missing or stand twice", now=time.time())
+            raise
 
     def _log_now(self) -> LogView:
         """The log's part of the glance; triage is asked here, at the screen's pace and not at the log's."""

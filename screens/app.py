@@ -5,6 +5,8 @@ and hands it to the screen on top when something moved; no screen has a timer of
 runs on the node goes on.
 """
 
+# ruff: noqa: E402 - the environment is set before textual is imported, which reads it then
+
 from __future__ import annotations
 
 import argparse
@@ -25,7 +27,7 @@ if os.environ.get("NO_COLOR") == "":
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from console.deploy.store import state_folder
 from console.errors import RelaunchError
@@ -39,6 +41,7 @@ from screens.status import MESSAGE_SECONDS
 if TYPE_CHECKING:
     from console.live import Live
     from screens.base import ConsoleScreen
+    from screens.session import Opening
 
 SCREENS: dict[str, str] = {
     "cause": "screens.cause:CauseScreen",
@@ -64,12 +67,10 @@ VERB_SCREENS: Mapping[str, str] = {
 
 TICK_SECONDS = 0.25
 Result = TypeVar("Result")
-Connect = Callable[[str, str], "Live"]
-"""(node, profile) -> the live source of it; raises RelaunchError."""
 
 
 class ConsoleApp(App[int]):
-    """The console. `source` is what is shown; `connect` makes another one, for the nodes and first-use screens."""
+    """The console. `source` is what is shown; `opening` makes another one, for the nodes and first-use screens."""
 
     CSS_PATH = "console.tcss"
     TITLE = "Relaunch"
@@ -90,7 +91,7 @@ class ConsoleApp(App[int]):
         production: bool = False,
         keymap: Mapping[str, str] | None = None,
         first: str = "main",
-        connect: Connect | None = None,
+        opening: Opening | None = None,
         theme: str = "ansi-dark",
     ) -> None:
         super().__init__()
@@ -101,7 +102,8 @@ class ConsoleApp(App[int]):
         self.read_only = read_only
         self.production = production
         """The node is marked production: its name is typed before it is changed."""
-        self.connect = connect
+        self.opening = opening
+        """What makes other sources; None in tests and replays."""
         self.deeds = Deeds()
         self.strict = False
         """True raises what a screen raises instead of showing it; for tests."""
@@ -177,6 +179,43 @@ class ConsoleApp(App[int]):
             self.pop_screen()
         self.switch_screen(self._made("main"))
 
+    def home(self) -> None:
+        """Back to the lowest screen."""
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def needed_opening(self) -> Opening:
+        """What makes other sources; raises RelaunchError where there is none."""
+        if self.opening is None:
+            raise RelaunchError("this console shows one thing only", "open `relaunch` for another node")
+        return self.opening
+
+    def go(self, live: Live) -> None:
+        """Watch another node from now on; what is watched now is left, and its work on the node goes on."""
+
+        async def turn() -> None:
+            await self.leave_live()
+            await self.attend(live)
+            self.use(live)
+
+        if self.source.glance().running:
+            live.spool.close()
+            raise RelaunchError(
+                "a run goes on here", "wait for its end, or interrupt it (i) before you turn to another node"
+            )
+        self.later(turn())
+
+    async def attend(self, live: Live) -> None:
+        """Begin the tasks of a live source; they end with `leave_live`, not with a screen."""
+        self._live = live
+        await live.__aenter__()
+
+    async def leave_live(self) -> None:
+        """End the tasks of the live source, if there is one."""
+        live, self._live = self._live, None
+        if live is not None:
+            await live.close()
+
     def _made(self, name: str, **given: Any) -> ConsoleScreen:
         module, _, cls = SCREENS[name].partition(":")
         made: ConsoleScreen = getattr(import_module(module), cls)(self.source, **given)
@@ -216,6 +255,7 @@ class ConsoleApp(App[int]):
 
     def later(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that takes time, beside the screens; a RelaunchError is said."""
+
         async def guarded() -> None:
             try:
                 await work
@@ -240,7 +280,7 @@ class ConsoleApp(App[int]):
             return None
         return self._message[0], self._message[1]
 
-    async def answer(self, make: Callable[[], Screen[Result]]) -> Result | None:
+    async def answer(self, make: Callable[[], ModalScreen[Result]]) -> Result | None:
         """Ask with the dialog that `make` makes and wait for the answer. For tasks outside the app: a run that wants a
         confirmation, a login that wants a password. None when nobody can be asked any more."""
         future: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
@@ -322,5 +362,3 @@ def run(options: argparse.Namespace) -> int:
     from screens.session import open_console
 
     return open_console(options)
-
-

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Completions at once."""
-ALIASES = {"deploy": "redeploy", "log": "logs", "gpu": "gpus", "cause": "diagnose", "throughput": "bench", "main": "home", "quit": "q"}
+ALIASES = {
+    "deploy": "redeploy",
+    "log": "logs",
+    "gpu": "gpus",
+    "cause": "diagnose",
+    "throughput": "bench",
+    "main": "home",
+    "quit": "q",
+}
 _OWN = {
     "nodes": "all known nodes",
     "fix": "apply the known remedy of the failure, and launch again",
@@ -82,7 +90,11 @@ class Matches(Pane):
         for place, (name, words) in enumerate(self.found[first : first + SHOWN], first):
             here = place == self.place
             mark: Part = (self.glyphs.cursor, "bold cyan") if here else " "
-            rows.append(line(mark, (f"{name:<16}", "bold" if here else ""), (words[: max(0, width - 18)], "" if here else "dim")))
+            rows.append(
+                line(
+                    mark, (f"{name:<16}", "bold" if here else ""), (words[: max(0, width - 18)], "" if here else "dim")
+                )
+            )
         return rows
 
 
@@ -110,9 +122,7 @@ class CommandLine(ModalScreen[str]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()
         pane = self.query_one(Matches)
-        if text and pane.found and pane.place:
-            text = pane.found[pane.place][0]
-        elif not text and pane.place:
+        if (text and pane.found and pane.place) or (not text and pane.place):
             text = pane.found[pane.place][0]
         self.dismiss(text or None)
 
@@ -184,7 +194,10 @@ def _do(app: ConsoleApp, name: str, rest: str, *, replace: bool) -> None:
         app.do(Deed(name))
     else:
         near = _near(name, commands())
-        app.say(f"there is no command {name!r}{f', did you mean {near}?' if near else '; Tab after : lists them'}", "warning")
+        app.say(
+            f"there is no command {name!r}{f', did you mean {near}?' if near else '; Tab after : lists them'}",
+            "warning",
+        )
 
 
 def _near(name: str, known: Iterable[str]) -> str:

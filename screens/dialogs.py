@@ -91,9 +91,7 @@ class Dialog(ModalScreen[Result], Generic[Result]):
     AUTO_FOCUS = "#choices"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "cancel", "cancel", id="dialog.cancel")]
 
-    def __init__(
-        self, title: str, text: str, words: Sequence[str], *, grave: bool = False, start: int = 0
-    ) -> None:
+    def __init__(self, title: str, text: str, words: Sequence[str], *, grave: bool = False, start: int = 0) -> None:
         super().__init__()
         self._title_words, self._text, self._words = clean(title), clean(text), tuple(words)
         self._look = "bold red" if grave else "bold"
@@ -128,7 +126,9 @@ class Typed(Dialog[bool]):
     """The deed only after a word was typed."""
 
     def __init__(self, title: str, text: str, word: str, deed: str) -> None:
-        super().__init__(title, f"{text}\n\nType {clean(word)} to agree (Tab goes to the line):", ("Cancel", deed), grave=True)
+        super().__init__(
+            title, f"{text}\n\nType {clean(word)} to agree (Tab goes to the line):", ("Cancel", deed), grave=True
+        )
         self._word = clean(word)
 
     def between(self) -> ComposeResult:
@@ -161,6 +161,27 @@ class SecretLine(Dialog[Secret]):
 
     def on_input_submitted(self) -> None:
         self.took(1)
+
+
+class PathLine(Dialog[str]):
+    """A path; None when none is given."""
+
+    AUTO_FOCUS = "#path"
+
+    def between(self) -> ComposeResult:
+        yield Input(id="path", compact=True)
+
+    def took(self, place: int) -> None:
+        value = self.query_one(Input).value.strip()
+        self.dismiss(value if place == 1 and value else None)
+
+    def on_input_submitted(self) -> None:
+        self.took(1)
+
+
+def asked_path(title: str, text: str) -> PathLine:
+    """A path that is typed."""
+    return PathLine(title, text, ("Cancel", "Open"))
 
 
 def typed(title: str, question: str, word: str) -> Typed:
@@ -201,7 +222,9 @@ def destroying(deed: Deed, glance: Glance, *, production: bool) -> Dialog[bool]:
     text.append(_CONSEQUENCES.get(deed.script, "Runs this script; steps that are not satisfied change the node."))
     if deed.fix:
         cause = glance.run.cause
-        text.append(f"The remedy that is applied: {cause.fix if cause and cause.fix else 'what triage names, when it names one'}.")
+        text.append(
+            f"The remedy that is applied: {cause.fix if cause and cause.fix else 'what triage names, when it names one'}."
+        )
     total = sum(seconds for name, seconds in glance.expected if name in ("stop", "drain", "launch", "ready"))
     if total:
         text.append(f"Downtime last time: about {duration(total)}.")

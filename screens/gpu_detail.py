@@ -105,7 +105,7 @@ class GpuPane(Pager):
     # -- all ------------------------------------------------------------------------------------------------------
 
     def _all(self, sample: GpuSample, width: int) -> list[Strip]:
-        bar = max(8, min(40, width - 60))
+        bar = max(8, min(40, width - 66))
         wide = width >= 76
         names = f"   key GPU {'memory':<{bar}} {'used':>6} {'of':>6} {'util':>5}"
         names += f" {'power':>7} {'temp':>5}  trouble" if wide else ""
@@ -224,8 +224,7 @@ class GpuPane(Pager):
 
     def _processes(self, gpu: Gpu, width: int) -> list[Strip]:
         if not gpu.processes:
-            held = gpu.memory_used is not None and gpu.memory_used > 0 and not gpu.lost
-            words = "none that this login can see" if held else "none"
+            words = "none that this login can see" if gpu.memory_used else ("none" if gpu.memory_used == 0 else "? the driver does not tell")
             return section("held by", words, width, look="dim")
         wide = width >= 76
         rows = [line((f"{'pid':>8} {'memory':>9}  {'owner':<10} {'unit':<24} command" if wide
@@ -245,7 +244,7 @@ class GpuPane(Pager):
 
     def _findings(self, findings: tuple[GpuFinding, ...], width: int) -> list[Strip]:
         if not findings:
-            return [line(""), *labelled("findings", [line((f"{self.glyphs.ok} nothing is wrong", "green"))])]
+            return [line(""), *labelled("findings", [line((f"{self.glyphs.ok} the driver reports none", "green"))])]
         rows = [
             row
             for item in findings
@@ -259,6 +258,7 @@ class GpuDetailScreen(ConsoleScreen):
 
     WORD = "GPUs"
     FIRST = ("gpu.1", "gpu.all", "gpu.next")
+    PANES: ClassVar[tuple[type, ...]] = (GpuPane,)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "one(0)", "one GPU", id="gpu.1", key_display="1-8"),
         *(Binding(str(n), f"one({n - 1})", f"GPU number {n}", id=f"gpu.{n}", show=False) for n in range(2, 9)),

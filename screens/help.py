@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.widget import Widget
 
 from console.live import Glance
 from screens.base import ConsoleScreen
@@ -34,10 +35,24 @@ class HelpPane(Pager):
                 rows.append(line((f" {place}", "bold cyan")))
                 group = place
             room = max(10, width - 20 - 26)
-            rows.append(line("   ", (fit(keys, 14), "bold"), " ", fit(words, room, ellipsis=self.glyphs.ellipsis), " ", (name, "dim")))
+            rows.append(
+                line(
+                    "   ",
+                    (fit(keys, 14), "bold"),
+                    " ",
+                    fit(words, room, ellipsis=self.glyphs.ellipsis),
+                    " ",
+                    (name, "dim"),
+                )
+            )
         rows += [line(""), line((" Commands, after :", "bold cyan"))]
-        rows += [line("   ", (fit(name, 16), "bold"), " ", words[: max(0, width - 22)]) for name, words in commands().items()]
-        rows += [line(""), line((f" The words at the right are ids: {FILE} gives them other keys, as `id: key`.", "dim"))]
+        rows += [
+            line("   ", (fit(name, 16), "bold"), " ", words[: max(0, width - 22)]) for name, words in commands().items()
+        ]
+        rows += [
+            line(""),
+            line((f" The words at the right are ids: {FILE} gives them other keys, as `id: key`.", "dim")),
+        ]
         return rows
 
 
@@ -65,7 +80,7 @@ def entries(screen: Screen[object]) -> list[tuple[str, str, str, str]]:
     """(place, keys, words, id) of every binding with an id on a screen, its panes first."""
     found: dict[tuple[str, str], list[str]] = {}
     words: dict[tuple[str, str], str] = {}
-    nodes = [*(widget for widget in screen.walk_children() if widget.can_focus), screen, screen.app]
+    nodes = [*(widget for widget in screen.walk_children(Widget) if widget.can_focus), screen, screen.app]
     for node in nodes:
         place = _place(node)
         for key, binding in node._bindings:

@@ -98,7 +98,9 @@ def parse_keymap(text: str, file: str, scopes: tuple[Scope, ...]) -> dict[str, s
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or yaml.Mark(file, 0, 0, 0, None, 0)
-        raise InvalidFile((Problem(file, mark.line + 1, mark.column + 1, "keys", error.problem or "not YAML"),)) from error
+        raise InvalidFile(
+            (Problem(file, mark.line + 1, mark.column + 1, "keys", error.problem or "not YAML"),)
+        ) from error
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
@@ -126,7 +128,9 @@ class _Check:
         name = str(key.value)
         if name not in self.known:
             near = difflib.get_close_matches(name, sorted(self.known), 1)
-            self._problem(key, name, f"no such binding{f', did you mean {near[0]}?' if near else '; help (?) shows the ids'}")
+            self._problem(
+                key, name, f"no such binding{f', did you mean {near[0]}?' if near else '; help (?) shows the ids'}"
+            )
             return
         if name in self.chosen:
             self._problem(key, name, "stands twice")
@@ -157,7 +161,9 @@ class _Check:
                         pair = (min(name, other.id), max(name, other.id))
                         if pair not in told:
                             told.add(pair)
-                            self._problem(node, name, f"{shown(shared)} is the key of {other.id} in the {scope.name} screen")
+                            self._problem(
+                                node, name, f"{shown(shared)} is the key of {other.id} in the {scope.name} screen"
+                            )
 
     def _keys(self, binding: Binding) -> tuple[str, ...]:
         if binding.id in self.chosen:
@@ -175,7 +181,11 @@ def problem_of(key: str) -> str:
         return "an empty key: a comma too many?"
     low = normal(key)
     if low in FORBIDDEN:
-        return f"{key} cannot be used: it {FORBIDDEN[low]}" if " " in FORBIDDEN[low] and not FORBIDDEN[low].endswith("prefix") else f"{key} cannot be used: it is {FORBIDDEN[low]}"
+        return (
+            f"{key} cannot be used: it {FORBIDDEN[low]}"
+            if " " in FORBIDDEN[low] and not FORBIDDEN[low].endswith("prefix")
+            else f"{key} cannot be used: it is {FORBIDDEN[low]}"
+        )
     if len(key) == 1 or low in _NAMED or low in _SYMBOLS.values() or _SHIFTABLE.match(low):
         return ""
     return f"{key!r} is no key; write a letter, a digit, f1-f12, an arrow, or ctrl+letter"

@@ -24,11 +24,15 @@ from screens.widgets.cause import CausePane, failed
 from screens.widgets.checklist import Checklist
 from screens.widgets.gpus import Gpus
 from screens.widgets.log_here import log_pane
+from screens.widgets.summary import SummaryPane
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
 WIDE = 100
+STEP_ROWS = 17
+"""Rows of the whole checklist: title, fourteen steps, the downtime line, one blank."""
+NOWHERE = Region(0, 0, 0, 0)
 IDLE_KEYS = ("redeploy", "plan", "log.filter", "log.noise", "logs", "diagnose", "bench", "runs", "gpus", "rollback")
 BUSY_KEYS = ("checklist.open", "log.filter", "log.noise", "logs", "diagnose", "gpus", "interrupt", "plan")
 FAILED_KEYS = ("fix", "diagnose", "logs", "rollback", "redeploy", "log.noise", "plan")
@@ -44,7 +48,13 @@ class MainScreen(ConsoleScreen):
         Binding("h,escape", "app.open('nodes')", "nodes", id="nodes", show=False),
         verb_binding("redeploy"),
         verb_binding("rollback"),
-        Binding("F", "app.fix", "fix and relaunch", id="fix", tooltip="apply the known remedy of the failure, and launch again"),
+        Binding(
+            "F",
+            "app.fix",
+            "fix and relaunch",
+            id="fix",
+            tooltip="apply the known remedy of the failure, and launch again",
+        ),
         Binding("i", "interrupt", "interrupt", id="interrupt", tooltip="stop walking; what runs on the node goes on"),
         verb_binding("plan"),
         verb_binding("logs", "log"),
@@ -66,6 +76,7 @@ class MainScreen(ConsoleScreen):
     def body(self) -> ComposeResult:
         with Container(id="main"):
             yield Checklist(id="checklist")
+            yield SummaryPane(id="summary")
             yield Gpus(id="gpus")
             yield CausePane(id="cause")
             yield log_pane(self.source, id="log")
@@ -78,6 +89,7 @@ class MainScreen(ConsoleScreen):
         self.query_one(KeyLine).first(FAILED_KEYS if bad else BUSY_KEYS if glance.running else IDLE_KEYS)
         self.query_one(Checklist).show(glance, moment)
         self.query_one(Gpus).show(glance, moment)
+        self.query_one(SummaryPane).show(glance, moment)
         if bad:
             self.query_one(CausePane).show(glance, moment)
         pane: Widget = self.query_one("#log")
@@ -146,8 +158,6 @@ class MainScreen(ConsoleScreen):
         self.relaunch.open("gpu", index=message.index)
 
 
-
-
 def places(
     width: int, height: int, *, bad: bool, gpu_rows: Callable[[int], int], cause_rows: Callable[[int], int]
 ) -> dict[str, Region]:
@@ -155,10 +165,12 @@ def places(
     if width >= WIDE:
         left = min(58, max(46, width * 2 // 5))
         right = width - left - 1
+        steps = STEP_ROWS if height >= STEP_ROWS + 5 else height
         gpus = min(gpu_rows(right), height)
         cause = min(cause_rows(right) + 1, max(0, height - gpus - 3)) if bad else 0
         return {
-            "checklist": Region(0, 0, left, height),
+            "checklist": Region(0, 0, left, steps),
+            "summary": Region(0, steps, left, height - steps),
             "gpus": Region(left + 1, 0, right, gpus),
             "cause": Region(left + 1, gpus, right, cause),
             "log": Region(left + 1, gpus + cause, right, max(0, height - gpus - cause)),
@@ -167,6 +179,7 @@ def places(
         cause = min(cause_rows(width), max(0, height - 4))
         return {
             "checklist": Region(0, 0, width, 1),
+            "summary": NOWHERE,
             "gpus": Region(0, 1, width, 1),
             "cause": Region(0, 2, width, cause),
             "log": Region(0, 2 + cause, width, max(0, height - 2 - cause)),
@@ -176,8 +189,9 @@ def places(
         gpus = min(gpu_rows(width), max(0, height - steps - 4))
         return {
             "checklist": Region(0, 0, width, steps),
+            "summary": NOWHERE,
             "gpus": Region(0, steps, width, gpus),
-            "cause": Region(0, 0, 0, 0),
+            "cause": NOWHERE,
             "log": Region(0, steps + gpus, width, max(0, height - steps - gpus)),
         }
     left = width // 2 - 1
@@ -185,7 +199,8 @@ def places(
     top = min(max(gpu_rows(right), 10), height * 3 // 5)
     return {
         "checklist": Region(0, 0, left, top),
+        "summary": NOWHERE,
         "gpus": Region(left + 1, 0, right, top),
-        "cause": Region(0, 0, 0, 0),
+        "cause": NOWHERE,
         "log": Region(0, top, width, height - top),
     }

@@ -46,27 +46,50 @@ class FactsPane(Pager):
         for name, words in self._fields(facts):
             for place, part in enumerate(wrap(words, max(20, width - 16))):
                 rows.append(line("   ", (f"{name if not place else '':<12}", "bold"), part))
-        rows += [line("   ", (f"{'unknown' if not place else '':<12}", "bold yellow"), clean(text)) for place, text in enumerate(facts.missing)]
+        rows += [
+            line("   ", (f"{'unknown' if not place else '':<12}", "bold yellow"), clean(text))
+            for place, text in enumerate(facts.missing)
+        ]
         return rows
 
     def _fields(self, facts: Facts) -> list[tuple[str, str]]:
         glance = self._glance
         fields = [
-            ("host", f"{clean(facts.host)}, {clean(facts.kernel)}, systemd {facts.systemd or '?'}, Python {clean(facts.python)}"),
+            (
+                "host",
+                f"{clean(facts.host)}, {clean(facts.kernel)}, systemd {facts.systemd or '?'}, Python {clean(facts.python)}",
+            ),
             ("login", f"{clean(facts.user)}{'' if facts.root else ', without root: some facts are hidden'}"),
             ("machine", f"{plural(facts.cpus, 'CPU')}, {gib(facts.memory)} of memory"),
         ]
         for unit in facts.units.values():
             file = "" if unit.text else ", no unit file"
-            fields.append((f"unit{'' if len(fields) == 3 else ''}", f"{clean(unit.name)}  {clean(unit.active)} ({clean(unit.sub)}){file}"))
+            fields.append(
+                (
+                    f"unit{'' if len(fields) == 3 else ''}",
+                    f"{clean(unit.name)}  {clean(unit.active)} ({clean(unit.sub)}){file}",
+                )
+            )
         for listener in facts.listeners:
-            fields.append(("port", f"{listener.port}  {clean(listener.unit or listener.command or 'a process that cannot be seen')}"))
+            fields.append(
+                (
+                    "port",
+                    f"{listener.port}  {clean(listener.unit or listener.command or 'a process that cannot be seen')}",
+                )
+            )
         for venv in dict.fromkeys(facts.venvs.values()):
             fields.append(("vLLM", f"{clean(venv.vllm or 'not installed')}  in {clean(venv.path)}"))
         for disk in dict.fromkeys(facts.disks.values()):
             fields.append(("disk", f"{size(disk.free)} free of {size(disk.total)}  at {clean(disk.mount)}"))
         good = glance.good
-        fields.append(("last good", "none yet" if good is None else f"release {good.number}, {clean(good.profile)}, vLLM {clean(good.vllm)}"))
+        fields.append(
+            (
+                "last good",
+                "none yet"
+                if good is None
+                else f"release {good.number}, {clean(good.profile)}, vLLM {clean(good.vllm)}",
+            )
+        )
         fields.append(("lock", "free" if glance.lock is None else clean(str(glance.lock))))
         return fields
 

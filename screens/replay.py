@@ -221,17 +221,19 @@ class ReplayScreen(ConsoleScreen):
     #replay-story { width: 3fr; }
     #replay-body.-narrow { layout: vertical; }
     #replay-body.-narrow #replay-checklist { width: 1fr; max-width: 100%; margin-right: 0; }
+    #replay-body.-narrow #replay-story { width: 1fr; }
     """
     WORD = "replay"
     FIRST = ("replay.pause", "replay.next", "replay.faster", "replay.slower", "replay.end")
+    PANES: ClassVar[tuple[type, ...]] = (Checklist, Story)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", id="replay.pause", priority=True),
         Binding("right,full_stop", "step(1)", "event", id="replay.next", key_display="<- ->", priority=True),
         Binding("left,comma", "step(-1)", "event back", id="replay.previous", show=False, priority=True),
-        Binding("f,plus", "faster(1)", "faster", id="replay.faster"),
-        Binding("s,minus", "faster(-1)", "slower", id="replay.slower"),
-        Binding("e,end", "end", "to the end", id="replay.end", priority=True),
-        Binding("b,home", "begin", "to the start", id="replay.begin", priority=True),
+        Binding("f,plus", "faster(1)", "faster", id="replay.faster", key_display="f"),
+        Binding("s,minus", "faster(-1)", "slower", id="replay.slower", key_display="s"),
+        Binding("e,end", "end", "to the end", id="replay.end", key_display="e", priority=True),
+        Binding("b,home", "begin", "to the start", id="replay.begin", key_display="b", priority=True),
         Binding("tab", "app.focus_next", "pane", id="replay.pane", show=False),
     ]
 

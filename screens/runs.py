@@ -25,6 +25,10 @@ from screens.widgets.sections import age_words
 
 LIMIT = 500
 """Runs that are listed; `relaunch runs --limit` lists more."""
+NARROW, OUTCOME = 6, 21
+"""Columns of a run's end: sign and code, and its words as well."""
+RESULT = 100
+"""Columns from which the run's last sentence stands in the list; before that the pane below has it."""
 LIST_ID = "runs-list"
 CHOSEN_ID = "runs-chosen"
 
@@ -92,36 +96,34 @@ class RunList(Choice):
         )
 
     def columns(self, width: int) -> str:
-        return self._cells("end", "run", "when", "took", "verb", "node", width) + ("" if width < 60 else " result")
+        text = f"{'end':<{NARROW if width < 60 else OUTCOME}}{self._cells('run', 'when', 'took', 'verb', 'node', width)}"
+        return text + ("  result" if width >= RESULT else "  profile" if width >= 60 else "")
 
     def row(self, key: str, width: int, *, chosen: bool) -> Strip:
         row = self._runs[key]
         sign, words, look = outcome(row, self.glyphs, running=key == self._now)
         code = "" if row.code is None else str(row.code)
         took = "" if row.ended is None else duration(max(0.0, row.ended - row.started))
-        cells = self._cells("", row.id, self._when(row), took, row.verb, clean(row.node), width)
-        text = headline(clean(row.text), 400) or ("" if row.code is not None else "its console was killed; R on main resumes")
-        head: list[Part] = [(f"{sign} ", look), (f"{code:>3} ", look), (fit(words, 15), look)]
-        if width < 60:
-            head = head[:2]
-        rehearsed: Part = ("rehearsal  ", "yellow") if row.rehearsal else ""
-        room = width - sum(len(part if isinstance(part, str) else part[0]) for part in head) - len(cells[self._skip(width) :])
-        tail = fit(text, max(0, room - len(rehearsed[0] if rehearsed else "") - 1), ellipsis=self.glyphs.ellipsis).rstrip()
-        return line(*head, (cells[self._skip(width) :], "bold" if chosen else ""), " ", rehearsed, (tail, "" if chosen else "dim"))
-
-    def _skip(self, width: int) -> int:
-        """Columns of the outcome, which is coloured and so drawn apart."""
-        return 6 if width < 60 else 21
-
-    def _cells(self, end: str, run: str, when: str, took: str, verb: str, node: str, width: int) -> str:
-        wide = 18 if width >= 110 else 12
-        cells = f"{end:<{self._skip(width)}}{run:<5} {when:<12}"
+        cells = self._cells(row.id, self._when(row), took, row.verb, clean(row.node), width)
+        parts: list[Part] = [(f"{sign} {code:>3} ", look)]
         if width >= 60:
-            cells += f" {took:>7}  {fit(verb, 10, ellipsis=self.glyphs.ellipsis)}"
-            cells += f" {fit(node, wide, ellipsis=self.glyphs.ellipsis)}"
-        else:
-            cells += f" {fit(verb, 9, ellipsis=self.glyphs.ellipsis)}"
-        return cells
+            parts.append((fit(words, OUTCOME - NARROW), look))
+        parts.append((cells, "bold" if chosen else ""))
+        if width < 60:
+            return line(*parts)
+        mark = "rehearsal " if row.rehearsal else ""
+        text = clean(row.profile)
+        if width >= RESULT:
+            text = headline(clean(row.text), 400) or ("" if row.code is not None else "its console was killed; :resume takes it up")
+        room = width - sum(len(part if isinstance(part, str) else part[0]) for part in parts) - len(mark) - 2
+        return line(*parts, "  ", (mark, "yellow"), (fit(text, max(0, room), ellipsis=self.glyphs.ellipsis).rstrip(), "" if chosen else "dim"))
+
+    def _cells(self, run: str, when: str, took: str, verb: str, node: str, width: int) -> str:
+        ellipsis = self.glyphs.ellipsis
+        cells = f"{run:<5} {when:<12}"
+        if width < 60:
+            return f"{cells} {fit(verb, 9, ellipsis=ellipsis)}"
+        return f"{cells} {took:>7}  {fit(verb, 9, ellipsis=ellipsis)} {fit(node, 18 if width >= RESULT else 12, ellipsis=ellipsis)}"
 
     def _when(self, row: RunRow) -> str:
         """The clock for today, the date before that."""
@@ -163,6 +165,7 @@ class RunsScreen(ConsoleScreen):
 
     WORD = "runs"
     FIRST = ("choice.open",)
+    PANES: ClassVar[tuple[type, ...]] = (RunList,)
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "refresh", "read again", id="runs.refresh")]
 
     def __init__(self, source: Source) -> None:

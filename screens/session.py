@@ -28,6 +28,7 @@ from console.session import practice_target
 from console.settings import Settings, config_folder
 from console.text import Secret
 from console.triage import load_rules
+from screens import frugal
 from screens.app import SCREENS, ConsoleApp
 from screens.empty import EmptySource
 from screens.glyphs import choose
@@ -51,12 +52,18 @@ class ScreenPrompts:
     async def accept_host(self, question: UnknownHost) -> bool:
         from screens.dialogs import unknown_host
 
-        return self.app is not None and bool(await self.app.answer(lambda: unknown_host(question)))
+        if self.app is None:
+            return False
+        agreed = await self.app.answer(lambda: unknown_host(question))
+        return agreed is True
 
     async def password(self, question: str) -> Secret | None:
         from screens.dialogs import password
 
-        return None if self.app is None else await self.app.answer(lambda: password(question))
+        if self.app is None:
+            return None
+        given = await self.app.answer(lambda: password(question))
+        return given
 
 
 class Opening:
@@ -104,6 +111,8 @@ class Opening:
         faults = tuple(str(item) for item in (self.given("fault") or ()))  # type: ignore[attr-defined]
         chosen = find_profile(profile or str(self.given("profile") or "rehearsal"), self.folders())
 
+        fresh = bool(faults)
+
         @contextlib.asynccontextmanager
         async def opener() -> AsyncIterator[tuple[Node, Profile]]:
             from console.node.ssh import connect
@@ -116,7 +125,6 @@ class Opening:
             async with connect(target, read_only=self.read_only, prompts=self.prompts) as node:
                 yield node, _with_hub(chosen, practice)
 
-        fresh = bool(faults)
         return self._live(opener, chosen, "rehearsal", rehearsal=True)
 
     def node_live(self, node: str, profile: str = "") -> Live:
@@ -185,6 +193,7 @@ def open_console(options: argparse.Namespace) -> int:
             opening=opening,
         )
         opening.prompts.app = app
+        frugal.install()
         return asyncio.run(_run(app, live))
 
 
@@ -221,12 +230,12 @@ async def _run(app: ConsoleApp, live: Live | None) -> int:
         loop.add_signal_handler(number, _end, app)
     try:
         if live is not None:
-            await app.watch(live)
+            await app.attend(live)
         code = await app.run_async(mouse=False)
         return ExitCode.DONE if code is None else int(code)
     finally:
         watch.cancel()
-        await app.unwatch()
+        await app.leave_live()
 
 
 async def _watch_terminal(app: ConsoleApp) -> None:

@@ -126,7 +126,10 @@ class KeyLine(Pane):
                 room -= _key_width(item)
         parts: list[Part] = [" "]
         for name, key, words in [*chosen, *tail]:
-            parts += [(key, "bold red" if key.isupper() and len(key) == 1 and name != "back" else "bold cyan"), f" {words}  "]
+            parts += [
+                (key, "bold red" if key.isupper() and len(key) == 1 and name != "back" else "bold cyan"),
+                f" {words}  ",
+            ]
         return line(*parts)
 
 

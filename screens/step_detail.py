@@ -56,7 +56,12 @@ class StepPane(Pager):
         if step.progress is not None:
             rows += self._field("progress", progress_words(self.glyphs, step, self._glance, inner), inner)
         label = {"failed": "cause", "needed": "need"}.get(step.state, "evidence")
-        rows += self._field(label, clean(step.detail) or ("" if step.state == "pending" else "none"), inner, "red" if step.state == "failed" else "")
+        rows += self._field(
+            label,
+            clean(step.detail) or ("" if step.state == "pending" else "none"),
+            inner,
+            "red" if step.state == "failed" else "",
+        )
         for found in run.findings:
             if found.step == self.step:
                 rows += self._finding(found, inner)

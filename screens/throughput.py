@@ -14,7 +14,6 @@ from textual.strip import Strip
 
 from console.events import Measured
 from console.live import Glance
-from console.text import clean
 from console.throughput.gate import Verdict, verdicts
 from console.verbs import verb
 from screens.base import ConsoleScreen
@@ -77,9 +76,11 @@ class ThroughputPane(Pager):
             return rows or empty(self._nothing(), width)
         before = self._baseline()
         rows += [line(""), *self._table(points, before, width), line("")]
+        broken = [verdict for verdict in self._verdicts() if not verdict.kept]
+        rows += [*labelled("broken", self._judgements(broken, width), "bold red"), line("")] if broken else []
         rows += self._legend(before)
         rows += self._plots(points, before, width)
-        return [*rows, line(""), *self._gates(width)]
+        return [*rows, line(""), *self._kept(width)]
 
     def _nothing(self) -> tuple[str, ...]:
         points = self._glance.profile.throughput.points if self._glance.profile else ()
@@ -190,16 +191,18 @@ class ThroughputPane(Pager):
 
     # -- gates ----------------------------------------------------------------------------------------------------
 
-    def _gates(self, width: int) -> list[Strip]:
+    def _kept(self, width: int) -> list[Strip]:
         found = self._verdicts()
         if not found:
             return labelled("gates", [line(("the profile sets none", "dim"))])
+        return labelled("kept", self._judgements([verdict for verdict in found if verdict.kept], width))
+
+    def _judgements(self, found: list[Verdict], width: int) -> list[Strip]:
         rows: list[Strip] = []
-        for verdict in sorted(found, key=lambda item: item.kept):
-            sign, look = (self.glyphs.ok, "green") if verdict.kept else (self.glyphs.fail, "bold red")
-            made = noted(sign, verdict.text, width, look, remedy=verdict.remedy, arrow=self.glyphs.arrow)
-            rows += made if not verdict.kept else [line((f"{sign} ", look), clean(verdict.text))]
-        return labelled("gates", rows)
+        for verdict in found:
+            sign, look = (self.glyphs.ok, "") if verdict.kept else (self.glyphs.fail, "bold red")
+            rows += noted(sign, verdict.text, width, look, remedy=verdict.remedy, arrow=self.glyphs.arrow)
+        return rows
 
 
 class ThroughputScreen(ConsoleScreen):
@@ -207,6 +210,7 @@ class ThroughputScreen(ConsoleScreen):
 
     WORD = "throughput"
     FIRST = ("bench",)
+    PANES: ClassVar[tuple[type, ...]] = (ThroughputPane,)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(verb("bench").key, "measure", "measure now", id="bench", tooltip=verb("bench").help),
     ]

@@ -18,8 +18,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from console.deploy.audit import AUDIT_FILE, entry
 from console.errors import CommandFailed, Locked, Unreachable
 from console.events import Event, Noted
+from console.node import agent
 from console.node.base import Node
 from console.node.facts import Facts
 from console.node.script import ask
@@ -178,8 +180,15 @@ async def break_lock(node: Node, facts: Facts, found: Owner) -> bool:
 
 
 async def _ask(node: Node, facts: Facts, action: str, who: Owner, judged: str | None) -> dict[str, Any]:
-    question = {"action": action, "path": facts.path(LOCK_FILE), "owner": asdict(who), "judged": judged}
-    source = _SOURCE.read_text(encoding="utf-8")
+    line = entry(f"{who.who}@{who.host}", who.run, "", f"lock {action} for {who.verb}")
+    question = {
+        "action": action,
+        "path": facts.path(LOCK_FILE),
+        "owner": asdict(who),
+        "judged": judged,
+        "audit": {"path": facts.path(AUDIT_FILE), "line": line},
+    }
+    source = agent.program(_SOURCE.read_text(encoding="utf-8"), ("audit",))
     answer: dict[str, Any] = await ask(node, "lock", source, question, timeout=30, sudo=True, mutates=True)
     return answer
 

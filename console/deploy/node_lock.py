@@ -1,6 +1,7 @@
 """Runs on the node: take, give back or break the lock file, one at a time under a guard. Python 3.6, stdlib only.
 
-ASK: {"action": "acquire" | "release" | "break", "path": the lock file, "owner": {...}, "judged": token or null}.
+ASK: {"action": "acquire" | "release" | "break", "path": the lock file, "owner": {...}, "judged": token or null,
+"audit": {"path", "line"} or null: where and what to write down when the lock changed hands}.
 Answer: {"held": true | false, "owner": {...} or null, "broke": {...} or null}.
 `judged` is the token of a lock that the asker has judged abandoned; only that very lock is taken over.
 """
@@ -9,6 +10,8 @@ import fcntl
 import json
 import os
 from typing import Any
+
+from console.node.agent.audit import append
 
 ASK: "dict[str, Any]" = globals().get("ASK", {})
 
@@ -60,14 +63,14 @@ def acquire(path: str, owner: "dict[str, Any]", judged: "str | None") -> "dict[s
         os.unlink(path)
         present = None if mine else present
     write_owner(path, owner)
-    return {"held": True, "owner": owner, "broke": present}
+    return {"held": True, "owner": owner, "broke": present, "changed": True}
 
 
 def release(path: str, owner: "dict[str, Any]") -> "dict[str, Any]":
     present = read_owner(path)
     if present is not None and present.get("token") == owner.get("token"):
         os.unlink(path)
-        return {"held": False, "owner": None, "broke": None}
+        return {"held": False, "owner": None, "broke": None, "changed": True}
     return {"held": False, "owner": present, "broke": None}
 
 
@@ -75,7 +78,7 @@ def break_lock(path: str, judged: "str | None") -> "dict[str, Any]":
     present = read_owner(path)
     if present is not None and present.get("token") == judged:
         os.unlink(path)
-        return {"held": False, "owner": None, "broke": present}
+        return {"held": False, "owner": None, "broke": present, "changed": True}
     return {"held": False, "owner": present, "broke": None}
 
 
@@ -90,6 +93,11 @@ def main() -> None:
         answer = release(path, ASK["owner"])
     else:
         answer = break_lock(path, ASK.get("judged"))
+    audit = ASK.get("audit")
+    changed = answer.pop("changed", False)
+    if audit and changed:
+        broke = (answer["broke"] or {}).get("who")
+        append(audit["path"], dict(audit["line"], result="done" + (", was %s's" % broke if broke else "")))
     print(json.dumps(answer))
 
 

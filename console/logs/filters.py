@@ -8,7 +8,6 @@ given, and is no noise. A line that matches noise and looks like an error is nev
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,10 +103,7 @@ def parse(text: str, base: Filter | None = None) -> Filter:
 
     Raises UsageError for an open quote or a bad expression.
     """
-    try:
-        words = shlex.split(text, posix=True) if "/" not in text else _split_slashes(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r}: {error}", "close the quote, or write the word without one") from error
+    words = [_word(word) for word in _WORDS.findall(text)]
     made = replace(
         base or Filter(),
         include=tuple(word for word in words if not word.startswith("!")),
@@ -118,8 +114,16 @@ def parse(text: str, base: Filter | None = None) -> Filter:
     return made
 
 
-def _split_slashes(text: str) -> list[str]:
-    return re.findall(r"!?/(?:[^/\\]|\\.)+/|\S+", text)
+_WORDS = re.compile(r"""!?/(?:[^/\\]|\\.)+/(?=\s|\Z)|!?"[^"]*"(?=\s|\Z)|!?'[^']*'(?=\s|\Z)|\S+""")
+
+
+def _word(text: str) -> str:
+    mark, body = ("!", text[1:]) if text.startswith("!") else ("", text)
+    if body[:1] in ("'", '"'):
+        if len(body) < 2 or body[-1] != body[0]:
+            raise UsageError(f"{text}: no closing quotation mark", "close the quote, or write the word without one")
+        body = body[1:-1]
+    return mark + body
 
 
 class _Preset(BaseModel):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 from console.logs.filters import LOUD, trimmed
 from console.triage.entries import Failure, Noise, compiled
@@ -75,14 +74,20 @@ class Harmless:
         return not (entry.unless and compiled(entry.unless).search(raw))
 
 
-@lru_cache(4)
-def _harmless(noise: tuple[Noise, ...], failures: tuple[Failure, ...]) -> Harmless:
-    return Harmless(noise, failures)
+_MADE: dict[tuple[tuple[Noise, ...], tuple[Failure, ...]], Harmless] = {}
 
 
 def harmless(rules: Rules) -> Harmless:
     """The harmless lines of a catalogue; compiled once."""
-    return _harmless(rules.noise, rules.failures)
+    key = (rules.noise, rules.failures)
+    if key not in _MADE:
+        _MADE[key] = Harmless(*key)
+    return _MADE[key]
+
+
+def compiled_already(rules: Rules) -> Harmless | None:
+    """What `harmless` has made before, at no cost."""
+    return _MADE.get((rules.noise, rules.failures))
 
 
 def by_line(block: bytes, hits: Hits) -> Iterator[tuple[int, int]]:

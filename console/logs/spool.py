@@ -73,6 +73,8 @@ class Spool(LineFile):
         if not self._mark_times:
             return None
         place = bisect_left(self._mark_times, moment)
+        if place == 0 and self._mark_offsets[0] > 0:
+            return None  # it lies among lines of an earlier console, whose times are not known here
         return self._mark_offsets[place] if place < len(self._mark_offsets) else self.size
 
     def time_of(self, offset: int) -> float | None:

@@ -74,15 +74,18 @@ def since(log: LineFile, moment: float) -> int | None:
         return None
     if last < moment:
         return log.size
-    low, high = 0, log.segments  # the first segment whose first time is `moment` or later
+    low, high = 0, log.segments  # the first segment behind which, and in which, all times are `moment` or later
     while low < high:
         middle = (low + high) // 2
-        first = next((when for _, when in _dated(log, middle)), None)
-        if first is None or first < moment:
-            low = middle + 1
+        probe = middle
+        first = None
+        while probe < high and (first := next((when for _, when in _dated(log, probe)), None)) is None:
+            probe += 1
+        if first is not None and first < moment:
+            low = probe + 1
         else:
             high = middle
-    for segment in range(max(0, low - 1), min(low + 1, log.segments)):
+    for segment in range(max(0, low - 1), log.segments):
         for offset, when in _dated(log, segment):
             if when >= moment:
                 return offset

@@ -217,7 +217,7 @@ class Link:
         back.clear()
         begun = time.monotonic()
         session.send(b"\n")
-        while not session.closed.done():
+        while not session.closed.done() and self._connection is not None:
             waited = time.monotonic() - begun
             left = self.timing.beat_limit - waited
             if left <= 0:
@@ -226,11 +226,13 @@ class Link:
             try:
                 async with asyncio.timeout(min(left, self.timing.beat_every)):
                     await back.wait()
+                state = LinkState(up=True, latency_ms=(time.monotonic() - begun) * 1000)
             except TimeoutError:
-                self._set(LinkState(up=True, reason=f"no answer for {time.monotonic() - begun:.0f} s"))
-                continue
-            self._set(LinkState(up=True, latency_ms=(time.monotonic() - begun) * 1000))
-            return
+                state = LinkState(up=True, reason=f"no answer for {time.monotonic() - begun:.0f} s")
+            if self._connection is not None:  # else it went meanwhile, and that is the newer state
+                self._set(state)
+            if state.latency_ms is not None:
+                return
 
     def _down(self, reason: str) -> None:
         self._connection = None

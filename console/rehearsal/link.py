@@ -18,7 +18,7 @@ from dataclasses import dataclass
 class Pace:
     """How slow: seconds each way, and bytes per second each way."""
 
-    latency: float = 0.08
+    latency: float = 0.05
     rate: float = 256_000
 
 

@@ -76,11 +76,20 @@ def _short(layout: Layout) -> Iterator[Path]:
     try:
         for link, target in ((layout.net, short / "net"), (layout.control, short / "private")):
             link.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(link)
             link.unlink(missing_ok=True)
             link.symlink_to(target)
         yield short
     finally:
         shutil.rmtree(short, ignore_errors=True)
+
+
+def _sweep(link: Path) -> None:
+    """Remove the folder that a killed server left behind."""
+    if link.is_symlink():
+        left = Path(os.readlink(link)).parent
+        if left.parent == Path("/tmp") and left.name.startswith("relaunch-"):  # noqa: S108 - where `short_folder` makes it
+            shutil.rmtree(left, ignore_errors=True)
 
 
 async def _serve(layout: Layout, short: Path, idle: float, ready_fd: int) -> None:

@@ -35,7 +35,7 @@ def diagnose(launch: Launch, outside: Outside, *, lines: int, launches: int, bla
     if kernel and (best is None or best.strength < 3 or (best.rule is not None and best.rule.outside)):
         rule, text = kernel
         cause = Cause(text, None, None, 1, None, (text,), 0, where=rule.where)
-        return common.build(outcome, cause, rule, rule.why, rule.remedy, stage=launch.stage)
+        return common.build(outcome, cause, rule, rule.why, _remedy(rule, outside), stage=launch.stage)
     if best is not None:
         return _from_log(launch, outside, outcome, best, common)
     if stall is not None:
@@ -56,13 +56,17 @@ def _from_log(launch: Launch, outside: Outside, outcome: Outcome, best: Candidat
             outcome, cause, None, meaning, "Read the lines around it.", stage=stage, category="unknown_exception",
             certain=False,
         )  # fmt: skip
-    remedy = rule.remedy
-    if rule.category == "terminated_by_signal" and outside.terminated_by:
-        remedy = f"Sent by {outside.terminated_by}. {remedy}"
+    remedy = _remedy(rule, outside)
     return common.build(
         outcome, cause, rule, rule.why, remedy, stage=stage, fix=_fix(rule, best, launch.version),
         certain=rule.kind != "sign",
     )  # fmt: skip
+
+
+def _remedy(rule: Failure, outside: Outside) -> str:
+    if rule.category == "terminated_by_signal" and outside.terminated_by:
+        return f"SIGTERM was sent by {outside.terminated_by}. {rule.remedy}"
+    return rule.remedy
 
 
 def _stage_of(launch: Launch, best: Candidate) -> str | None:

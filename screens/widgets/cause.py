@@ -35,7 +35,10 @@ class CausePane(Pane):
         inner = width - LABEL - 3
         first = headline(clean(cause.meaning or cause.text) if cause else clean(ended.text), 3 * width)
         fail = self.glyphs.fail
-        rows = [line((f" {fail} {part}" if not place else f"   {part}", "bold red")) for place, part in enumerate(wrap(f"{step} failed: {first}", width - 4)[:2])]
+        rows = [
+            line((f" {fail} {part}" if not place else f"   {part}", "bold red"))
+            for place, part in enumerate(wrap(f"{step} failed: {first}", width - 4)[:2])
+        ]
         if cause is not None:
             where = [cause.process] if cause.process else []
             where += [f"same on {cause.ranks} ranks"] if cause.ranks and cause.ranks > 1 else []
@@ -48,14 +51,23 @@ class CausePane(Pane):
         rows += self._block("do", remedy, inner, 4, "")
         if cause is not None and cause.fix:
             key = self.relaunch.key_of("fix")
-            rows.append(line(f"   {'fix':<{LABEL}}", (key, "bold red"), (f" applies it and launches again ({clean(cause.fix)})", "bold")))
+            rows.append(
+                line(
+                    f"   {'fix':<{LABEL}}",
+                    (key, "bold red"),
+                    (f" applies it and launches again ({clean(cause.fix)})", "bold"),
+                )
+            )
         return rows[: self.most]
 
     def _block(self, label: str, text: str, width: int, most: int, look: str = "") -> list[Strip]:
         parts = [part for part in wrap(text, width) if part]
         if len(parts) > most:
             parts = [*parts[: most - 1], f"{parts[most - 1][: width - 2]} {self.glyphs.ellipsis}"]
-        return [line((f"   {label if not place else '':<{LABEL}}", "bold"), (part, look)) for place, part in enumerate(parts)]
+        return [
+            line((f"   {label if not place else '':<{LABEL}}", "bold"), (part, look))
+            for place, part in enumerate(parts)
+        ]
 
 
 def failed(glance: Glance) -> bool:

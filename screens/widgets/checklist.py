@@ -75,7 +75,9 @@ class Checklist(Pane):
         names = [step.name for step in self._steps()]
         if self._chosen in names:
             return self._chosen or ""
-        return in_hand(self._glance.run) or (names[0] if names else "")
+        run = self._glance.run
+        last = run.ended is not None and run.ended.code == 0
+        return in_hand(run) or (names[-1 if last else 0] if names else "")
 
     def action_move(self, by: int) -> None:
         names = [step.name for step in self._steps()]
@@ -143,7 +145,11 @@ class Checklist(Pane):
         if _waits(step):
             last = dict(self._glance.expected).get(step.name)
             words = f"last time {duration(last)}" if last is not None else SUMMARIES.get(step.name, "")
-            return (fit(words, width, ellipsis=glyphs.ellipsis).rstrip(), "dim") if step.state == "pending" else ("not reached", "dim")
+            return (
+                (fit(words, width, ellipsis=glyphs.ellipsis).rstrip(), "dim")
+                if step.state == "pending"
+                else ("not reached", "dim")
+            )
         words = headline(clean(step.detail), 400) or step.state
         return fit(words, width, ellipsis=glyphs.ellipsis).rstrip(), "bold red" if step.state == "failed" else ""
 
@@ -182,9 +188,26 @@ class Checklist(Pane):
         if steps and all(step.state in ("done", "satisfied") for step in steps):
             spent = sum(step.seconds or 0.0 for step in steps)
             words = f"{len(steps)} done"
-            return Row(None, line(" ", (f"{self.glyphs.ok} ", "green"), f"{words:<{NAME_WIDTH}}", (duration(spent).rjust(TIME_WIDTH), "dim")))
+            return Row(
+                None,
+                line(
+                    " ",
+                    (f"{self.glyphs.ok} ", "green"),
+                    f"{words:<{NAME_WIDTH}}",
+                    (duration(spent).rjust(TIME_WIDTH), "dim"),
+                ),
+            )
         names = ", ".join(step.name for step in steps)
-        return Row(None, line(" ", (f"{self.glyphs.idle} {fit(f'{len(steps)} more: {names}', width - 3, ellipsis=self.glyphs.ellipsis)}", "dim")))
+        return Row(
+            None,
+            line(
+                " ",
+                (
+                    f"{self.glyphs.idle} {fit(f'{len(steps)} more: {names}', width - 3, ellipsis=self.glyphs.ellipsis)}",
+                    "dim",
+                ),
+            ),
+        )
 
 
 def in_hand(run: Snapshot) -> str:

@@ -53,6 +53,11 @@ class Choice(Pane):
         keys = self.keys()
         return keys[self._place(keys)] if keys else ""
 
+    def start_at(self, key: str) -> None:
+        """Choose this row before anyone has moved; nothing when there is no such row yet."""
+        if key and not self._key:
+            self._key = key
+
     # -- what subclasses say --------------------------------------------------------------------------------------
 
     def keys(self) -> list[str]:

@@ -113,13 +113,13 @@ class Gpus(Pane):
             parts.append((clean(self._glance.gpus.trouble) or "no reading yet", "yellow"))
         elif age is not None and age > STALE_SECONDS:
             parts.append((f"{age:.0f} s old", "bold yellow"))
-        names = {short_name(gpu.name) for gpu in gpus}
-        if sample is not None and gpus:
-            name = next(iter(names)) if len(names) == 1 else "mixed"
-            parts.append(f"{len(gpus)} {glyphs.times} {name or 'unknown'}")
         progress = self._glance.log.diagnosis.progress if self._glance.log.diagnosis else None
         if progress is not None and self._loading():
             parts.append((f"{progress.done}/{progress.total} shards", "cyan"))
+        names = {short_name(gpu.name) for gpu in gpus if gpu.name}
+        if sample is not None and gpus:
+            name = next(iter(names)) if len(names) == 1 else "mixed"
+            parts.append(f"{len(gpus)} {glyphs.times} {name or 'unknown'}")
         if width >= WIDE:
             parts.append((f"{glyphs.ours} ours {glyphs.foreign} others {glyphs.loose} nobody's", "dim"))
         return parts
@@ -136,14 +136,18 @@ class Gpus(Pane):
         if gpu.lost:
             return line(mark, index, (f"{glyphs.fail} lost: it has fallen off the bus", "bold red"))
         held = holders(gpu, self._glance.profile.service.unit if self._glance.profile else "")
-        bands = ((held.ours, glyphs.ours, "green"), (held.foreign, glyphs.foreign, "yellow"), (held.loose, glyphs.loose, "magenta"))
+        bands = (
+            (held.ours, glyphs.ours, "green"),
+            (held.foreign, glyphs.foreign, "yellow"),
+            (held.loose, glyphs.loose, "magenta"),
+        )
         total = gpu.memory_total if gpu.memory_used is not None else None
         used = number(None if gpu.memory_used is None else gpu.memory_used / GIB, "{:.1f}")
         flag: Part = (glyphs.warn, "bold yellow") if place in odd else " "
         heat, watts, busy = number(gpu.temperature), number(gpu.power), number(gpu.utilisation)
         if width < WIDE:
             rest = f"{used:>5}{'%4s%%' % busy if width >= 30 else ''}{'%5sW' % watts if width >= 36 else ''}"
-            rest += f"{heat:>4}{glyphs.degree}" if width >= 41 else ""
+            rest += f"{heat:>4}{glyphs.degree}" if width >= 38 else ""
             who = f" {held.who}" if width >= 47 and held.who else ""
             bar = max(4, min(24, width - 5 - len(rest) - 1 - 7 * (width >= 47)))
             return line(mark, index, *stacked(glyphs, bands, total, bar), flag, rest, (who, "dim"))
@@ -172,9 +176,16 @@ class Gpus(Pane):
             used = gpus[place].memory_used
             if used is not None and middle is not None:
                 side = "behind" if used < middle else "above"
-                words.append((glyphs.warn, f"GPU {gpus[place].index} is {side} the others: {used / GIB:.1f} GiB, they hold {middle / GIB:.1f}"))
+                words.append(
+                    (
+                        glyphs.warn,
+                        f"GPU {gpus[place].index} is {side} the others: {used / GIB:.1f} GiB, they hold {middle / GIB:.1f}",
+                    )
+                )
         rows = [
-            line("  ", (f"{sign} {part}" if not place else f"  {part}", "bold red" if sign == glyphs.fail else "yellow"))
+            line(
+                "  ", (f"{sign} {part}" if not place else f"  {part}", "bold red" if sign == glyphs.fail else "yellow")
+            )
             for sign, text in words[:TROUBLES]
             for place, part in enumerate(wrap(text, width - 5)[:2])
         ]
@@ -193,7 +204,9 @@ class Gpus(Pane):
             parts += [(f"{gpu.index}", "dim"), (f"{sign} ", look)]
         middle = _median([gpu.memory_used for gpu in gpus])
         total = _median([gpu.memory_total for gpu in gpus])
-        about = "memory unknown" if middle is None or total is None else f"{middle / GIB:.1f} of {total / GIB:.1f} GiB used"
+        about = (
+            "memory unknown" if middle is None or total is None else f"{middle / GIB:.1f} of {total / GIB:.1f} GiB used"
+        )
         parts.append(f" {about}{'' if not odd else ', one is off' if len(odd) == 1 else f', {len(odd)} are off'}")
         age = self._moment.age(self._glance.gpus.seen)
         if age is not None and age > STALE_SECONDS:
@@ -206,6 +219,11 @@ def holders(gpu: Gpu, unit: str) -> Held:
     used = float(gpu.memory_used or 0)
     ours = sum(float(p.memory or 0) for p in gpu.processes if p.unit == unit and unit)
     foreign = sum(float(p.memory or 0) for p in gpu.processes if not (p.unit == unit and unit))
+    if any(p.memory is None for p in gpu.processes):
+        # without figures per process the whole can be told only where all processes are of one side
+        sides = {bool(p.unit == unit and unit) for p in gpu.processes}
+        if len(sides) == 1:
+            ours, foreign = (used, 0.0) if sides == {True} else (0.0, used)
     scale = min(1.0, used / (ours + foreign)) if ours + foreign else 1.0
     mine = [p for p in gpu.processes if p.unit == unit and unit]
     others = sorted((p for p in gpu.processes if p not in mine), key=lambda p: -(p.memory or 0))
@@ -248,7 +266,16 @@ def short_name(name: str | None) -> str:
 
 
 def _grave(found: GpuFinding) -> bool:
-    return found.id in ("gpu-lost", "needs-reset", "remap-failed", "driver-mismatch", "driver-not-loaded", "smi-wedged", "xid", "no-devices")
+    return found.id in (
+        "gpu-lost",
+        "needs-reset",
+        "remap-failed",
+        "driver-mismatch",
+        "driver-not-loaded",
+        "smi-wedged",
+        "xid",
+        "no-devices",
+    )
 
 
 def _median(values: Sequence[int | None]) -> float | None:

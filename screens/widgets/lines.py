@@ -148,11 +148,12 @@ class Pane(Lines):
         mark: Part = (glyphs.focus, "bold cyan") if self.has_focus else (rule, "dim")
         name: Part = (f" {words} ", "bold cyan" if self.has_focus else "bold")
         parts: list[Part] = [mark, name]
+        used = len(mark[0]) + len(name[0])
         for part in rest:
             text, look = (part, "") if isinstance(part, str) else part
-            if text:
+            if text and used + len(text) + 3 <= width:  # what does not fit is left out whole, the first words stay
                 parts += [(rule, "dim"), (f" {text} ", look)]
-        used = sum(len(part if isinstance(part, str) else part[0]) for part in parts)
+                used += len(text) + 3
         return line(*parts, (rule * max(0, width - used), "dim"))
 
 

@@ -43,6 +43,8 @@ def diff_rows(diff: str, width: int) -> list[Strip]:
     """A unified diff, one row a line; a sign stands before every line that moves, the colour repeats it."""
     rows = []
     for text in clean(diff).splitlines():
+        if not text:
+            continue  # a line of a diff has at least its sign; difflib's headers may bring ends of their own
         if text.startswith(("---", "+++")):
             look = "dim"
         else:

@@ -18,7 +18,9 @@ def main(names: list[str]) -> int:
     failed = 0
     for name in names or known:
         print(f"== {name}", flush=True)
-        failed += bool(subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], cwd=HERE.parent.parent).returncode)
+        failed += bool(
+            subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], cwd=HERE.parent.parent).returncode
+        )
     return 1 if failed else 0
 
 

@@ -30,7 +30,9 @@ def tell(what: str, ours: Sequence[float], theirs: Sequence[float], *, unit: str
     """Print both medians and the median ratio ours/theirs, which is returned."""
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     a, b = statistics.median(ours), statistics.median(theirs)
-    print(f"{what}: {a:.4g} {unit} against {b:.4g} {unit}, ratio {ratio:.3g}{'; aim ' + aim if aim else ''}", flush=True)
+    print(
+        f"{what}: {a:.4g} {unit} against {b:.4g} {unit}, ratio {ratio:.3g}{'; aim ' + aim if aim else ''}", flush=True
+    )
     return ratio
 
 

@@ -74,6 +74,15 @@ class Units:
     async def said(self, name: str) -> str:
         return await self.ok("journalctl", "-q", "--no-pager", "-o", "cat", "-u", name)
 
+    async def hears(self, name: str, *texts: str) -> str:
+        """The unit's log once all `texts` stand in it: journald writes a moment after systemd has answered."""
+        async with asyncio.timeout(30):
+            while True:
+                said = await self.said(name)
+                if all(text in said for text in texts):
+                    return said
+                await asyncio.sleep(0.1)
+
     async def read(self, name: str) -> str:
         return (await self.node.read(f"{self.scratch}/{name}", sudo=True)).decode()
 
@@ -158,9 +167,9 @@ async def tells_that_a_program_cannot_be_executed(units: Units) -> None:
     assert f"Job for {name} failed because the control process exited with error code." in answer.err
     found = await units.show(name)
     assert (found["ActiveState"], found["Result"], found["ExecMainStatus"]) == ("failed", "exit-code", "203")
-    said = await units.said(name)
-    for text in ("Failed at step EXEC spawning /no/such/program: No such file", "status=203/EXEC", "'exit-code'"):
-        assert text in said
+    await units.hears(
+        name, "Failed at step EXEC spawning /no/such/program: No such file", "status=203/EXEC", "'exit-code'"
+    )
     assert (await units.run("systemctl", "is-failed", name)) == Done(0, "failed\n", "")
     await units.ok("systemctl", "reset-failed", name)
     assert (await units.show(name))["ActiveState"] == "inactive"
@@ -185,7 +194,7 @@ async def tells_a_missing_folder_and_a_missing_user(units: Units) -> None:
         await units.put(name, f"Type=exec\n{line}\nExecStart=/bin/true")
         assert (await units.run("systemctl", "start", name)).code == 1
         assert (await units.show(name))["ExecMainStatus"] == status
-        assert text in await units.said(name)
+        await units.hears(name, text)
 
 
 async def needs_an_environment_file(units: Units) -> None:
@@ -227,7 +236,7 @@ async def runs_what_comes_before_and_after(units: Units) -> None:
     assert (await units.run("systemctl", "start", name)).code == 1
     found = await units.show(name)
     assert (found["Result"], found["ExecMainStatus"]) == ("exit-code", "0")
-    assert "Control process exited, code=exited, status=4" in await units.said(name)
+    await units.hears(name, "Control process exited, code=exited, status=4")
 
 
 async def gives_up_a_start_that_takes_too_long(units: Units) -> None:
@@ -238,7 +247,7 @@ async def gives_up_a_start_that_takes_too_long(units: Units) -> None:
     assert answer.code == 1
     assert "a timeout was exceeded" in answer.err
     assert (await units.show(name))["Result"] == "timeout"
-    assert "start-pre operation timed out. Terminating." in await units.said(name)
+    await units.hears(name, "start-pre operation timed out. Terminating.")
 
 
 async def knows_oneshot_and_remain(units: Units) -> None:
@@ -280,9 +289,7 @@ async def kills_what_ignores_sigterm(units: Units) -> None:
     await units.ok("systemctl", "stop", name)
     found = await units.show(name)
     assert (found["ActiveState"], found["Result"], found["ExecMainStatus"]) == ("failed", "timeout", "9")
-    said = await units.said(name)
-    assert "State 'stop-sigterm' timed out. Killing." in said
-    assert f"Killing process {pid} " in said
+    await units.hears(name, "State 'stop-sigterm' timed out. Killing.", f"Killing process {pid} ")
     assert (await units.run("kill", "-0", pid)).code != 0
 
 
@@ -306,7 +313,7 @@ async def ends_the_rest_when_the_main_process_is_killed(units: Units) -> None:
     found = await units.until(name, ActiveState="failed")
     assert (found["Result"], found["ExecMainCode"], found["ExecMainStatus"]) == ("signal", "2", "9")
     assert (await units.run("kill", "-0", (await units.read("rest")).strip())).code != 0
-    assert "Main process exited, code=killed, status=9/KILL" in await units.said(name)
+    await units.hears(name, "Main process exited, code=killed, status=9/KILL")
 
 
 async def knows_mixed(units: Units) -> None:
@@ -361,9 +368,8 @@ async def restarts_on_failure_until_the_limit(units: Units) -> None:
     found = await units.until(name, ActiveState="failed")
     assert (found["NRestarts"], found["Result"], found["ExecMainStatus"]) == ("3", "exit-code", "3")
     assert found["InvocationID"] != first
-    said = await units.said(name)
+    said = await units.hears(name, "Start request repeated too quickly.")
     assert said.count("Scheduled restart job, restart counter is at") == 3
-    assert "Start request repeated too quickly." in said
     answer = await units.run("systemctl", "start", name)
     assert answer.code == 1
     assert answer.err.startswith(f"Job for {name} failed")
@@ -473,7 +479,7 @@ async def runs_a_job_that_leaves_nothing(units: Units) -> None:
     await _eventually(lambda: _has_text(units, "job"))
     assert await units.read("job") == "two words|a $b 'c'|100%n\n"
     await units.until("c-job.service", LoadState="not-found")
-    assert "status=7" in await units.said("c-job.service")
+    await units.hears("c-job.service", "status=7")
 
 
 async def refuses_a_second_job_of_a_name(units: Units) -> None:
@@ -528,10 +534,11 @@ async def keeps_a_failed_job_until_it_is_forgotten(units: Units) -> None:
 async def keeps_what_each_process_said(units: Units) -> None:
     script = (
         r"echo out; echo err >&2; printf '10%%\r20%%\rdone\n'; printf '\n'; printf '<3>bad\n'; printf '\033[31mred\n';"
-        r" sh -c 'echo child'; printf 'half'"
+        r" sh -c 'echo child'; printf 'half'; sleep 0.5"
     )
     name = await units.put("c-log.service", "Type=oneshot\n" + sh(script))
     await units.ok("systemctl", "start", name)
+    await units.hears(name, f"Finished {name}")
     invocation = (await units.log(name, "SYSLOG_IDENTIFIER=sh"))[0]["_SYSTEMD_INVOCATION_ID"]
     entries = await units.log(name, f"_SYSTEMD_INVOCATION_ID={invocation}")
     said = {_message(entry): entry for entry in entries}
@@ -550,9 +557,12 @@ async def keeps_what_each_process_said(units: Units) -> None:
 
 async def splits_and_hides_long_lines(units: Units) -> None:
     python = (await units.ok("sh", "-c", "command -v python3")).strip()
-    line = systemd.exec_line((python, "-c", "print('x' * 100_000); print('y' * 5000)"))
+    line = systemd.exec_line(
+        (python, "-c", "import time; print('x' * 100_000); print('y' * 5000, flush=True); time.sleep(0.5)")
+    )
     name = await units.put("c-long.service", f"Type=oneshot\nExecStart={line}")
     await units.ok("systemctl", "start", name)
+    await units.hears(name, f"Finished {name}")
     lengths = [len(str(entry["MESSAGE"])) for entry in await units.log(name, f"_SYSTEMD_UNIT={name}")]
     assert lengths == [49152, 49152, 1696, 5000]
     out = await units.ok("journalctl", "-q", "-o", "json", "-n", "1", f"_SYSTEMD_UNIT={name}")
@@ -560,8 +570,9 @@ async def splits_and_hides_long_lines(units: Units) -> None:
 
 
 async def goes_on_after_a_cursor(units: Units) -> None:
-    name = await units.put("c-cursor.service", "Type=oneshot\n" + sh("for i in 1 2 3 4 5; do echo $i; done"))
+    name = await units.put("c-cursor.service", "Type=oneshot\n" + sh("for i in 1 2 3 4 5; do echo $i; done; sleep 0.5"))
     await units.ok("systemctl", "start", name)
+    await units.hears(name, f"Finished {name}")
     entries = await units.log(name, f"_SYSTEMD_UNIT={name}")
     assert [entry["MESSAGE"] for entry in entries] == ["1", "2", "3", "4", "5"]
     cursor = str(entries[2]["__CURSOR"])

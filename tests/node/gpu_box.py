@@ -21,8 +21,7 @@ from console.profile.model import Profile
 from console.rehearsal.checkpoint import make_checkpoint, make_old_checkpoint
 from console.rehearsal.hub import start_hub
 from console.rehearsal.vllm.wheel import build_wheel
-
-from .conftest import CACHE, Machine
+from tests.node.lab import CACHE, Machine
 
 PRACTICE = "/var/lib/relaunch-practice"
 WHEELS = "/opt/wheels"

@@ -193,6 +193,8 @@ def _free_slot() -> tuple[int, IO[str]]:
     """A slot of one's own; all others that nobody holds are cleared of what crashed sessions left."""
     mine: tuple[int, IO[str]] | None = None
     for slot in range(SLOTS):
+        if mine is not None and not _folder(slot).exists():
+            continue
         lock = _take(slot)
         if lock is None:
             continue

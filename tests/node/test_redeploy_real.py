@@ -13,9 +13,8 @@ from console.engine import Engine, RunOptions, agree
 from console.events import CauseFound, Event, RunEnded, StepChanged
 from console.node.ssh import connect
 from console.text import Secret
-
-from .conftest import Lab, Machine
-from .gpu_box import GpuBox, furnish, gpu_box
+from tests.node.gpu_box import GpuBox, furnish, gpu_box
+from tests.node.lab import Lab, Machine
 
 SENTINEL = "hf_SentinelNobodyMayEverSee42"
 
@@ -44,6 +43,11 @@ async def redeploy(box: GpuBox, user: str, *, script: str = "redeploy") -> tuple
             engine.subscribe(events.append)
             end = await engine.run(load_script(script), RunOptions(confirm=agree, token=Secret(SENTINEL)))
     return end, events
+
+
+def holding(folder: Path, text: str) -> list[Path]:
+    """Files below `folder` that contain `text`."""
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
 def told(events: list[Event]) -> str:
@@ -79,8 +83,7 @@ async def test_from_the_old_model_to_the_new_one(box: GpuBox, user: str, own_hom
 
     # the token went over the wire, and is nowhere: no file, no journal, no event, no store
     assert SENTINEL not in repr(events)
-    kept = [path for path in own_home.rglob("*") if path.is_file() and SENTINEL.encode() in path.read_bytes()]
-    assert kept == []
+    assert holding(own_home, SENTINEL) == []
     assert (
         machine.ssh(f"grep -rlF {SENTINEL} /var/lib/relaunch /etc /srv /opt /root /home /run 2>/dev/null", check=False)
         == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from console import state
+from console.deploy.steps import ORDER
 from console.events import (
     CauseFound,
     Changed,
@@ -17,7 +18,6 @@ from console.events import (
     RunStarted,
     StepChanged,
 )
-from console.deploy.steps import ORDER
 from console.live import Glance, GpuView, LogView
 from console.node.base import LinkState
 from console.node.gpudata import Gpu, GpuFinding, GpuProcess, GpuSample, blank_gpu
@@ -55,8 +55,22 @@ def gpu(index: int, gib: float, *, unit: str = "vllm-kimi.service", rank: bool =
     )
 
 
-def gpus(levels: list[float], *, seen: float = NOW.mono - 0.4, findings: tuple[GpuFinding, ...] = (), unit: str = "vllm-kimi.service", rank: bool = True) -> GpuView:
-    sample = GpuSample(NOW.wall, "nvml", "595.71", "13.0", tuple(gpu(i, g, unit=unit, rank=rank) for i, g in enumerate(levels)), findings)
+def gpus(
+    levels: list[float],
+    *,
+    seen: float = NOW.mono - 0.4,
+    findings: tuple[GpuFinding, ...] = (),
+    unit: str = "vllm-kimi.service",
+    rank: bool = True,
+) -> GpuView:
+    sample = GpuSample(
+        NOW.wall,
+        "nvml",
+        "595.71",
+        "13.0",
+        tuple(gpu(i, g, unit=unit, rank=rank) for i, g in enumerate(levels)),
+        findings,
+    )
     history = tuple(tuple(int(g * GIB * step / 12) for g in levels) for step in range(1, 13))
     return GpuView(sample, seen, history)
 
@@ -82,7 +96,9 @@ EVIDENCE = {
 
 def done(*names: str) -> list[Event]:
     return [
-        StepChanged(time=T0 + 1, step=name, state=EVIDENCE[name][0], detail=EVIDENCE[name][1], seconds=EVIDENCE[name][2])  # type: ignore[arg-type]
+        StepChanged(
+            time=T0 + 1, step=name, state=EVIDENCE[name][0], detail=EVIDENCE[name][1], seconds=EVIDENCE[name][2]
+        )  # type: ignore[arg-type]
         for name in names
     ]
 
@@ -118,7 +134,11 @@ def loading() -> Glance:
     )  # fmt: skip
     levels = [68.1, 68.0, 68.1, 49.7, 67.9, 68.0, 68.1, 68.0]
     return replace(
-        base(), gpus=gpus(levels), run=run(*events), running=True, log=replace(base().log, diagnosis=diagnosis, lines=128)
+        base(),
+        gpus=gpus(levels),
+        run=run(*events),
+        running=True,
+        log=replace(base().log, diagnosis=diagnosis, lines=128),
     )
 
 
@@ -144,10 +164,18 @@ def failed() -> Glance:
         Downtime(time=NOW.wall - 100, state="started"),
         StepChanged(time=NOW.wall - 90, step="launch", state="running"),
         CAUSE,
-        StepChanged(time=NOW.wall - 43, step="launch", state="failed", detail="no attention backend takes an FP8 KV cache", seconds=47.0),
+        StepChanged(
+            time=NOW.wall - 43,
+            step="launch",
+            state="failed",
+            detail="no attention backend takes an FP8 KV cache",
+            seconds=47.0,
+        ),
         *[StepChanged(time=NOW.wall - 43, step=name, state="skipped") for name in ("ready", "throughput", "keep")],
         Downtime(time=NOW.wall - 20, state="ended", seconds=80.0),
-        RunEnded(time=NOW.wall - 19, run="0142", code=11, text="launch failed; vllm-glm5.service serves again", seconds=195.0),
+        RunEnded(
+            time=NOW.wall - 19, run="0142", code=11, text="launch failed; vllm-glm5.service serves again", seconds=195.0
+        ),
     ]
     return replace(base(), gpus=gpus([78.2] * 8, unit="vllm-glm5.service", rank=False), run=run(*events))
 
@@ -156,12 +184,38 @@ def finished() -> Glance:
     """Done: the new model serves and is kept."""
     events: list[Event] = [
         *done(*EVIDENCE),
-        Found(time=T0, step="preflight", level="warn", rule="p2p", text="P2P between GPU 3 and 7 is disabled (ACS on)", remedy="expect a slower all-reduce"),
-        Changed(time=T0, step="unit", text="vllm-kimi.service", diff="--- a\n+++ b\n-  --disable-log-requests\n+  --max-model-len 262144"),
-        StepChanged(time=NOW.wall - 60, step="launch", state="done", detail="serves after 4:52, TRITON_MLA, 17.2 GiB of KV cache", seconds=292.0),
-        StepChanged(time=NOW.wall - 50, step="ready", state="done", detail="health, identity, port, 3 of 3 prompts make sense", seconds=11.0),
+        Found(
+            time=T0,
+            step="preflight",
+            level="warn",
+            rule="p2p",
+            text="P2P between GPU 3 and 7 is disabled (ACS on)",
+            remedy="expect a slower all-reduce",
+        ),
+        Changed(
+            time=T0,
+            step="unit",
+            text="vllm-kimi.service",
+            diff="--- a\n+++ b\n-  --disable-log-requests\n+  --max-model-len 262144",
+        ),
+        StepChanged(
+            time=NOW.wall - 60,
+            step="launch",
+            state="done",
+            detail="serves after 4:52, TRITON_MLA, 17.2 GiB of KV cache",
+            seconds=292.0,
+        ),
+        StepChanged(
+            time=NOW.wall - 50,
+            step="ready",
+            state="done",
+            detail="health, identity, port, 3 of 3 prompts make sense",
+            seconds=11.0,
+        ),
         Downtime(time=NOW.wall - 50, state="ended", seconds=311.0),
-        StepChanged(time=NOW.wall - 10, step="throughput", state="done", detail="61.3 tok/s at 1 stream, gate 55", seconds=40.0),
+        StepChanged(
+            time=NOW.wall - 10, step="throughput", state="done", detail="61.3 tok/s at 1 stream, gate 55", seconds=40.0
+        ),
         StepChanged(time=NOW.wall - 9, step="keep", state="done", detail="release 7 is last good", seconds=0.4),
         Noted(time=NOW.wall - 9, text="vllm-glm5.service stays installed and stopped"),
         RunEnded(time=NOW.wall - 8, run="0142", code=0, text="vllm-kimi.service serves Kimi-K2.5", seconds=206.0),
@@ -183,7 +237,12 @@ def unknown() -> Glance:
     known[2] = blank_gpu(2)
     known[5] = blank_gpu(5, lost=True)
     found = (
-        GpuFinding("gpu-lost", 5, "the GPU has fallen off the bus; new CUDA programs can fail on all GPUs until a reboot", "reboot"),
+        GpuFinding(
+            "gpu-lost",
+            5,
+            "the GPU has fallen off the bus; new CUDA programs can fail on all GPUs until a reboot",
+            "reboot",
+        ),
         GpuFinding("ecc-uncorrected", 6, "uncorrected memory errors since the driver was loaded", "watch the count"),
         GpuFinding("xid", 5, "the driver reported Xid 79: the GPU has fallen off the bus", "reboot"),
     )

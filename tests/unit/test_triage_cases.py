@@ -48,7 +48,7 @@ def test_every_entry_of_the_old_catalogue_is_met() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the published cases are not on this machine")
 def test_published_cases() -> None:
     rules = load_rules()
-    wrong = []
+    wrong: list[tuple[str, str | None]] = []
     for path in sorted(SHARED.glob("*/expect.yaml")):
         expect = yaml.safe_load(path.read_text(encoding="utf-8"))
         found = diagnosis_of(str(path.with_name("log.txt")), rules)

@@ -12,9 +12,7 @@ RELAUNCH = str(Path(sys.executable).parent / "relaunch")
 
 
 def main() -> None:
-    ours, theirs = pairs(
-        lambda: wall([RELAUNCH, "--help"]), lambda: wall([sys.executable, "-c", "pass"]), runs=15
-    )
+    ours, theirs = pairs(lambda: wall([RELAUNCH, "--help"]), lambda: wall([sys.executable, "-c", "pass"]), runs=15)
     tell("relaunch --help against python -c pass", ours, theirs)
     extra = statistics.median(a - b for a, b in zip(ours, theirs, strict=True)) * 1000
     print(f"difference: {extra:.0f} ms; aim 100 ms or less")

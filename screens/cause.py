@@ -1,0 +1,362 @@
+"""Why the launch failed, whole: the line among its neighbours, who said it, what it means, what to do, what was left out.
+
+The run's own cause comes first; what triage says of the log in hand is joined to it where both speak of the same line,
+and stands below it where they do not. Lines around the cause come from triage, else from the evidence that the run left
+on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.strip import Strip
+
+from console.deploy.fix import ProfileEdit, fix_for
+from console.deploy.store import state_folder
+from console.events import CauseFound
+from console.live import Glance
+from console.logs.spool import Spool
+from console.text import clean, plural
+from console.triage import Diagnosis
+from console.triage.page import fix_words
+from screens.base import ConsoleScreen
+from screens.keys import verb_binding
+from screens.source import Moment, Source
+from screens.widgets.lines import Pager, Part, fit, line, wrap
+from screens.widgets.sections import LABEL, diff_rows, empty, labelled, old, section
+
+PANE_ID = "cause"
+AROUND = 3
+"""Lines shown before and after the cause's own."""
+CONTEXT_COLUMNS = 1000
+EVIDENCE_BYTES = 64 << 20
+"""A captured log larger than this is not searched for its neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that is known of one failure. None and empty are unknown. `line` counts from 1 in a log of `lines` lines."""
+
+    title: str
+    text: str
+    process: str = ""
+    ranks: int | None = None
+    only_rank: int | None = None
+    line: int | None = None
+    lines: int | None = None
+    stage: str = ""
+    category: str = ""
+    certain: bool = True
+    meaning: str = ""
+    remedy: str = ""
+    fix: str = ""
+    around: tuple[str, ...] = ()
+    at: int = 0
+    where: str = "log"
+    outside: tuple[str, ...] = ()
+
+
+def account(glance: Glance) -> Account | None:
+    """The failure to show: the run's cause joined with triage's, triage's alone, or the run's last sentence."""
+    run, found = glance.run, glance.log.diagnosis
+    if run.cause is not None:
+        return _joined(run.cause, found)
+    if run.ended is not None and run.ended.code not in (0, 130) and not glance.running:
+        step = next((step.name for step in run.steps if step.state == "failed"), run.verb)
+        return Account(title=f"{step} failed", text=run.ended.text, remedy=run.ended.remedy)
+    if found is not None and found.outcome in ("failed", "hung"):
+        return of_log(found)
+    return None
+
+
+def of_log(found: Diagnosis) -> Account:
+    """What triage says of a log."""
+    cause = found.cause
+    state = "is hung" if found.outcome == "hung" else "failed"
+    return Account(
+        title=f"the last launch {state}",
+        text=cause.text if cause else "",
+        process=(cause.process or "") if cause else "",
+        ranks=cause.ranks if cause else None,
+        only_rank=cause.only_rank if cause else None,
+        line=cause.line if cause else None,
+        lines=found.lines,
+        stage=found.stage or "",
+        category=found.category or "",
+        certain=found.certain,
+        meaning=found.meaning,
+        remedy=found.remedy,
+        fix=found.fix or "",
+        around=cause.around if cause else (),
+        at=cause.at if cause else 0,
+        where=cause.where if cause else "log",
+        outside=found.evidence,
+    )
+
+
+def same(cause: CauseFound, found: Diagnosis | None) -> bool:
+    """Both speak of the same line."""
+    return found is not None and found.cause is not None and _bare(found.cause.text) == _bare(cause.text)
+
+
+def _joined(cause: CauseFound, found: Diagnosis | None) -> Account:
+    more = of_log(found) if found is not None and same(cause, found) else Account("", "")
+    return Account(
+        title=f"{cause.step} failed",
+        text=cause.text,
+        process=cause.process or more.process,
+        ranks=cause.ranks if cause.ranks is not None else more.ranks,
+        only_rank=more.only_rank,
+        line=more.line if more.line is not None else cause.line,
+        lines=more.lines,
+        stage=more.stage,
+        category=cause.category or more.category,
+        certain=more.certain,
+        meaning=cause.meaning or more.meaning,
+        remedy=cause.remedy or more.remedy,
+        fix=cause.fix or more.fix,
+        around=more.around,
+        at=more.at,
+        where=more.where,
+        outside=more.outside,
+    )
+
+
+class CauseDetail(Pager):
+    """The page."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__("First cause", id=PANE_ID)
+        self._glance = Glance()
+        self._moment = Moment(0.0, 0.0)
+        self._spool = spool
+        self._seen: tuple[object, ...] | None = None
+        self._account: Account | None = None
+        self._edit: ProfileEdit | None = None
+        self._folder: Path | None = None
+        self.spool_line: int | None = None
+        """Where the cause stands in the spool, counted from 0; None when it is not found there."""
+        self._sought = ""
+
+    def show(self, glance: Glance, moment: Moment) -> None:
+        self._glance, self._moment = glance, moment
+        mark = (glance.run.cause, glance.run.ended, glance.running, glance.log.diagnosis)
+        if mark != self._seen:
+            self._seen = mark
+            self._look()
+        self.redraw()
+
+    def _look(self) -> None:
+        found, run = account(self._glance), self._glance.run
+        self._folder = evidence_folder(run.run) if run.cause is not None or run.ended is not None else None
+        if found is not None and not found.around and found.line and self._folder is not None:
+            around, at = neighbours(self._folder / "journal.log", found.line)
+            found = replace(found, around=around, at=at)
+        self._account = found
+        diagnosis = self._glance.log.diagnosis
+        usable = diagnosis is not None and self._glance.profile is not None and found is not None and diagnosis.fix == found.fix
+        self._edit = fix_for(self._glance.profile, diagnosis) if usable else None  # type: ignore[arg-type]
+        self._find("" if found is None else found.text)
+        if found is not None and not found.around and self.spool_line is not None:
+            first = max(0, self.spool_line - AROUND)
+            around = tuple(self._spool.lines(first, self.spool_line + AROUND + 1))
+            self._account = replace(found, around=around, at=self.spool_line - first)
+
+    def _find(self, text: str) -> None:
+        """Look for the cause in the spool, once for each cause: its place does not move while lines are added."""
+        if text != self._sought:
+            self._sought = text
+            self.spool_line = find_line(self._spool, text)
+
+    def heading(self) -> tuple[Part, ...]:
+        run = self._glance.run
+        parts: list[Part] = []
+        if run.cause is not None or run.ended is not None:
+            parts.append(f"run {run.run}")
+        elif self._glance.log.unit:
+            parts.append(clean(self._glance.log.unit))
+        age = old(self._moment, self._glance.log.seen)
+        if age and self._account is not None and self._glance.log.following:
+            parts.append((f"the log's last line is {age}", "dim"))
+        elif age and self._account is not None:
+            parts.append((f"{self.glyphs.warn} the log is {age}", "yellow"))
+        return tuple(parts)
+
+    def body(self, width: int) -> list[Strip]:
+        found = self._account
+        if found is None:
+            return empty(self._nothing(), width)
+        rows = self._head(found, width)
+        rows += self._where(found, width)
+        rows += section("means", found.meaning or "? no rule of the catalogue knows this line", width, look="" if found.meaning else "dim")
+        rows += section("do", found.remedy or "? read the lines around it; l opens the log", width, look="" if found.remedy else "dim")
+        rows += self._fix(found, width)
+        rows += self._around(found, width)
+        rows += self._rest(found, width)
+        return rows
+
+    def _nothing(self) -> tuple[str, ...]:
+        found = self._glance.log.diagnosis
+        state = {"ready": "The last launch became ready, so there is no cause.", "unfinished": "The launch is under way; no failure so far."}
+        words = state.get(found.outcome, "") if found is not None else ""
+        return (
+            words or "No failure is known.",
+            "When a run or a launch fails, the line that explains it stands here, with the lines around it, what it means, and "
+            "which key mends it.",
+            f"{self.relaunch.key_of('logs')} opens the log.",
+        )
+
+    def _head(self, found: Account, width: int) -> list[Strip]:
+        sign = self.glyphs.fail
+        rows = [line((f" {sign} {found.title}", "bold red"), ("" if found.certain else "   suspected, not certain", "yellow"))]
+        parts = clean(found.text) or "the log does not say why"
+        return [*rows, line(""), *section("said", parts, width, look="bold")]
+
+    def _where(self, found: Account, width: int) -> list[Strip]:
+        parts = [clean(found.process)] if found.process else []
+        if found.ranks is not None and found.ranks > 1:
+            parts.append(f"the same on {found.ranks} ranks")
+        if found.only_rank is not None:
+            parts.append(f"rank {found.only_rank} alone: look at that GPU")
+        if found.line is not None:
+            of = f" of {found.lines:,}" if found.lines else ""
+            parts.append(f"line {found.line:,}{of}")
+        if found.stage:
+            parts.append(f"stage {found.stage.replace('_', ' ')}")
+        if found.where != "log":
+            parts.append(f"read from the {found.where}, not from the log")
+        if found.category:
+            parts.append(found.category)
+        rows = section("where", " · ".join(parts) if not self.glyphs.ascii else ", ".join(parts), width) if parts else []
+        if found.line is not None and found.lines:
+            rows += labelled("", [self._place(found.line, found.lines, min(60, width - 14))])
+        return rows
+
+    def _place(self, number: int, of: int, width: int) -> Strip:
+        """Where in the log it stands, as a mark on a line from first to last."""
+        cell = min(width - 1, int((number - 1) / max(1, of) * width))
+        rule = self.glyphs.rule
+        return line((rule * cell, "dim"), (self.glyphs.fail, "bold red"), (rule * (width - cell - 1), "dim"))
+
+    def _around(self, found: Account, width: int) -> list[Strip]:
+        if not found.around:
+            return []
+        first = max(0, found.at - AROUND)
+        rows = []
+        for place in range(first, min(len(found.around), found.at + AROUND + 1)):
+            here = place == found.at
+            number = "" if found.line is None else str(found.line - found.at + place)
+            mark = self.glyphs.cursor if here else " "
+            text = fit(clean(found.around[place])[:CONTEXT_COLUMNS], max(8, width - 20), ellipsis=self.glyphs.ellipsis).rstrip()
+            rows.append(line((f"{mark} {number:>6} ", "bold red" if here else "dim"), (text, "bold" if here else "")))
+        return [line(""), *labelled("around", rows)]
+
+    def _fix(self, found: Account, width: int) -> list[Strip]:
+        if not found.fix:
+            return []
+        key = self.relaunch.key_of("fix")
+        words = self._edit.text if self._edit is not None else fix_words(found.fix)
+        said = wrap(f"{clean(words)}, and launch again", max(8, width - LABEL - 1 - len(key)))
+        rows = [line((key if not place else " " * len(key), "bold red"), f" {part}") for place, part in enumerate(said)]
+        if self._edit is not None:
+            rows += [row for row in diff_rows(self._edit.diff, width) if row.text[:1] in "+-" and row.text[:3] not in ("---", "+++")]
+        return labelled("fix", rows)
+
+    def _rest(self, found: Account, width: int) -> list[Strip]:
+        rows: list[Strip] = []
+        for place, text in enumerate(found.outside):
+            rows += section("besides" if not place else "", text, width, look="yellow")
+        diagnosis, run = self._glance.log.diagnosis, self._glance.run
+        if run.cause is not None and diagnosis is not None and diagnosis.cause is not None and not same(run.cause, diagnosis):
+            rows += section("log says", f"{diagnosis.cause.text} (line {diagnosis.cause.line or '?'})", width)
+        if run.ended is not None and found.text != run.ended.text and run.ended.code:
+            rows += section("then", run.ended.text, width)
+        noise = diagnosis.noise if diagnosis is not None else ()
+        hidden = sum(item.count for item in noise)
+        if hidden:
+            reasons = "; ".join(f"{item.count} {self.glyphs.times} {item.reason}" for item in sorted(noise, key=lambda n: -n.count)[:4])
+            more = f"; and {len(noise) - 4} more reasons" if len(noise) > 4 else ""
+            rows += section("harmless", f"{plural(hidden, 'line')} that look bad and are not: {reasons}{more}", width, look="dim")
+        if self._folder is not None:
+            rows += section("kept in", str(self._folder), width, look="dim")
+        return [line(""), *rows] if rows else []
+
+
+class CauseScreen(ConsoleScreen):
+    """The first cause."""
+
+    WORD = "first cause"
+    FIRST = ("fix", "logs", "rollback")
+    PANES: ClassVar[tuple[type, ...]] = (CauseDetail,)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("F", "app.fix", "fix and relaunch", id="fix", tooltip="apply the known remedy of the failure, and launch again"),
+        Binding("enter", "log", "show in log", id="cause.log", tooltip="open the log at the cause"),
+        verb_binding("logs", "log"),
+        verb_binding("rollback"),
+    ]
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._pane = CauseDetail(source.spool)
+
+    def body(self) -> ComposeResult:
+        yield self._pane
+
+    def show(self, glance: Glance, moment: Moment) -> None:
+        self._pane.show(glance, moment)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing now are not named."""
+        if action == "log":
+            return self._pane.spool_line is not None
+        return True
+
+    def action_log(self) -> None:
+        number = self._pane.spool_line
+        if number is not None:
+            self.relaunch.open("log", line=number)
+
+
+def evidence_folder(run: str) -> Path | None:
+    """The folder with what the run captured when it failed, when there is one."""
+    folder = state_folder() / "evidence" / run
+    return folder if run and folder.is_dir() else None
+
+
+def neighbours(path: Path, number: int) -> tuple[tuple[str, ...], int]:
+    """Up to three lines on each side of line `number` (from 1) of a captured log, and where it is among them."""
+    try:
+        if os.stat(path).st_size > EVIDENCE_BYTES:
+            return (), 0
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return (), 0
+    if not 1 <= number <= len(lines):
+        return (), 0
+    first = max(0, number - 1 - AROUND)
+    return tuple(clean(text) for text in lines[first : number + AROUND]), number - 1 - first
+
+
+def find_line(spool: Spool, text: str, *, back: int = 200_000) -> int | None:
+    """The last line of the spool that says what the cause says, among the newest `back` lines."""
+    wanted = _bare(text.splitlines()[0] if text.strip() else "")[:200]
+    if not wanted:
+        return None
+    step, last = 5_000, len(spool)
+    while last > max(0, len(spool) - back):
+        first = max(0, last - step)
+        for place, said in reversed(list(enumerate(spool.lines(first, last), first))):
+            if wanted in said:
+                return place
+        last = first
+    return None
+
+
+def _bare(text: str) -> str:
+    return " ".join(clean(text).split())
+

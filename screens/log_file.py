@@ -1,0 +1,117 @@
+"""A log file of anybody's as a source of screens: its lines, and what triage says of it. No node, nothing can be started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from console.deploy.script import Script
+from console.deploy.store import Store
+from console.engine import RunOptions
+from console.errors import Unreachable, UsageError
+from console.live import Glance, LogView
+from console.logs.linefile import SEGMENT, LogFile
+from console.logs.spool import Spool
+from console.node.base import LinkState
+from console.text import clean
+from console.triage import Reader, load_rules
+
+if TYPE_CHECKING:
+    from screens.app import ConsoleApp
+
+READ = 32
+"""Segments that triage reads per step."""
+READ_MOST = 512 << 20
+"""Of a longer file triage reads the last bytes of this number: the last launch is what it speaks of."""
+
+
+class FileSource:
+    """The file at `path`. Raises UsageError when it cannot be read."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        try:
+            if not path.is_file():
+                raise UsageError(f"{path}: no such file", "the path of a log file, e.g. the output of journalctl")
+            self.log = LogFile(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}", "a file that you may read") from error
+        self.spool = cast(Spool, self.log)  # a screen reads it only, and both can be read alike
+        self.store = store
+        view = LogView(unit=clean(path.name), following=True, seen=time.monotonic())
+        self._glance = Glance(node="file", link=LinkState(False, reason="a file, no node"), log=view)
+        self._triage: asyncio.Future[None] | None = None
+
+    def glance(self) -> Glance:
+        if self._triage is None:
+            self._triage = asyncio.ensure_future(self._read())
+        return self._glance
+
+    def close(self) -> None:
+        if self._triage is not None:
+            self._triage.cancel()
+        self.log.close()
+
+    def start(self, script: Script, options: RunOptions) -> None:
+        raise Unreachable("this is a file, no node", "open `relaunch --node user@host` to work on a node")
+
+    async def interrupt(self) -> None:
+        return None
+
+    async def look(self) -> None:
+        self.log.poll()
+
+    async def _read(self) -> None:
+        """Feed triage beside the loop, and say what it says at the end; again whenever the file has grown."""
+        reader = Reader(await asyncio.to_thread(load_rules))
+        at = max(0, self.log.size - READ_MOST) // SEGMENT
+        offset, generation = self.log.block(at, at + 1)[0] if at else 0, self.log.generation
+        while True:
+            if generation != self.log.generation:
+                reader, offset, generation = Reader(load_rules()), 0, self.log.generation
+            end = min(self.log.settled, offset + READ * SEGMENT)
+            if end > offset:
+                await asyncio.to_thread(reader.feed, self.log._read(offset, end))
+                offset = end
+                continue
+            self._set(reader)
+            version = self.log.version
+            while version == self.log.version:
+                await asyncio.sleep(1.0)  # a file tells nobody that it grew; the pane polls it
+
+    def _set(self, reader: Reader) -> None:
+        view = replace(
+            self._glance.log,
+            diagnosis=reader.diagnosis(),
+            version=self.log.version,
+            lines=reader.lines,
+            seen=time.monotonic(),
+        )
+        self._glance = replace(self._glance, version=self._glance.version + 1, log=view)
+
+
+def open_file(app: ConsoleApp, path: Path) -> None:
+    """Put the viewer of a file on top. Raises UsageError when it cannot be read."""
+    from screens.log import LogScreen
+
+    app.push_screen(LogScreen(FileSource(path, app.source.store)))
+
+
+def view_file(path: Path, store: Store, *, ascii_only: bool = False) -> int:
+    """`relaunch logs FILE` in a terminal: the viewer alone; an exit code. Must not run inside a loop."""
+    from screens.app import SCREENS, ConsoleApp
+    from screens.glyphs import choose
+
+    async def run() -> int:
+        source = FileSource(path, store)
+        app = ConsoleApp(source, glyphs=choose(os.environ, ascii_only=ascii_only), first="log")
+        try:
+            return int(await app.run_async(mouse=False) or 0)
+        finally:
+            source.close()
+
+    assert "log" in SCREENS
+    return asyncio.run(run())

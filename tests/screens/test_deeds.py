@@ -1,0 +1,176 @@
+"""What keys do to a node: asked first where it destroys, started as a script, recorded, and saved as a script file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from console.deploy.script import load_script
+from screens.app import ConsoleApp
+from screens.dialogs import Question, Typed
+from screens.source import FixedSource
+from tests.screens import glances
+from tests.screens.conftest import MakeApp
+from tests.screens.golden import screen_text
+
+
+def fixed(app: ConsoleApp) -> FixedSource:
+    assert isinstance(app.source, FixedSource)
+    return app.source
+
+
+async def test_redeploy_asks_and_cancel_has_the_focus(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("D")
+        await pilot.pause()
+        assert isinstance(app.screen, Question)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert fixed(app).started == []
+        await pilot.press("D", "l", "enter")
+        await pilot.pause()
+        ((script, options),) = fixed(app).started
+        assert script == load_script("redeploy")
+        assert not options.fix
+
+
+async def test_escape_and_q_cancel_a_question(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in ("escape", "q"):
+            await pilot.press("D", key)
+            await pilot.pause()
+            assert type(app.screen).__name__ == "MainScreen"
+        assert fixed(app).started == []
+
+
+async def test_a_production_node_wants_its_name_typed(make_app: MakeApp) -> None:
+    app = make_app(glances.idle(), production=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("B")
+        await pilot.pause()
+        assert isinstance(app.screen, Typed)
+        await pilot.press("l", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Typed), "the deed is not done without the name"
+        await pilot.press(*"gpu2", "enter")
+        await pilot.pause()
+        assert fixed(app).started == []
+        await pilot.press("backspace", "1", "enter")
+        await pilot.pause()
+        assert [script.name for script, _ in fixed(app).started] == ["rollback"]
+
+
+async def test_fix_is_the_key_after_a_failure_with_a_known_remedy(make_app: MakeApp) -> None:
+    app = make_app(glances.failed())
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "F fix" in screen_text(app)
+        await pilot.press("F", "l", "enter")
+        await pilot.pause()
+        ((script, options),) = fixed(app).started
+        assert (script.name, options.fix) == ("redeploy", True)
+
+
+async def test_fix_is_no_key_while_nothing_failed(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(140, 40)) as pilot:
+        assert "F fix" not in screen_text(app)
+        await pilot.press("F")
+        await pilot.pause()
+        assert type(app.screen).__name__ == "MainScreen"
+
+
+async def test_read_only_changes_nothing_and_says_so(make_app: MakeApp) -> None:
+    app = make_app(glances.idle(), read_only=True)
+    async with app.run_test(size=(140, 40)) as pilot:
+        assert "READ-ONLY" in screen_text(app)
+        await pilot.press("D")
+        await pilot.pause()
+        assert type(app.screen).__name__ == "MainScreen"
+        await pilot.press("colon", *"redeploy", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert "read-only" in screen_text(app)
+        assert fixed(app).started == []
+
+
+async def test_interrupt_is_there_while_a_run_goes_on(make_app: MakeApp) -> None:
+    app = make_app(glances.loading())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("i")
+        await pilot.pause()
+        assert fixed(app).interrupted == 1
+
+
+async def test_what_was_done_is_saved_as_a_script_that_does_the_same(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app(glances.idle())
+    path = tmp_path / "tonight.yaml"
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("D", "l", "enter")
+        await pilot.pause()
+        await pilot.press("colon", *f"save {path}", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert load_script(str(path)).items == load_script("redeploy").items
+        assert "--node gpu1 --profile kimi-k2.5-nvfp4" in path.read_text()
+        await pilot.press("colon", *f"save {path}", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert "exists" in screen_text(app)
+
+
+async def test_saving_nothing_says_so(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("colon", *"save x", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert "nothing was done yet" in screen_text(app)
+
+
+async def test_quitting_while_a_run_goes_on_says_what_stays(make_app: MakeApp) -> None:
+    app = make_app(glances.loading())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("q")
+        await pilot.pause()
+        assert "goes on" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert fixed(app).interrupted == 0
+
+
+async def test_quitting_at_rest_is_one_key(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("q")
+        await pilot.pause()
+    assert app.return_value == 0
+
+
+async def test_a_run_in_hand_is_not_doubled(make_app: MakeApp) -> None:
+    app = make_app(replace(glances.loading()))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("colon", *"redeploy", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert "still going" in screen_text(app)
+        assert fixed(app).started == []
+
+
+async def test_a_question_of_a_run_is_a_dialog_with_a_typed_word(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("D", "l", "enter")
+        await pilot.pause()
+        ((_, options),) = fixed(app).started
+        import asyncio
+
+        asked = asyncio.ensure_future(options.confirm("Remove /srv/models/old?", "old"))
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, Typed)
+        await pilot.press("tab", *"old", "enter")
+        await pilot.pause()
+        assert await asked is True
