@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from console import local
@@ -42,6 +43,7 @@ async def run_script(session: Session, name: str, *, dry_run: bool = False) -> i
                 token=hub_token(os.environ),
                 evidence=state_folder() / "evidence",
                 lock_wait=float(session.given("lock_wait", 0.0)),
+                release=str(session.given("release", None) or ""),
             ),
         )
     return end.code
@@ -75,20 +77,23 @@ async def plan(session: Session) -> int:
 
 async def resume(session: Session) -> int:
     """Run the script of the last unfinished run of this node again; every step looks at the node first."""
+    from console.deploy.resume import unfinished
+    from console.engine import Engine
+
     async with connected(session) as where:
         name = where.node.name
-    unfinished = next(
-        (row for row in session.store.runs(node=name, limit=200) if row.code in (None, ExitCode.INTERRUPTED)), None
-    )
-    if unfinished is None:
+        facts = await Engine(where.node, where.needed_profile(), session.store).facts()
+    found = unfinished(session.store, name, facts)
+    if found is None:
         session.tell(f"no unfinished run of {name}: nothing to resume")
         return ExitCode.DONE
-    sys.stderr.write(f"resuming run {unfinished.id} ({unfinished.script})\n")
-    return await run_script(session, unfinished.script)
+    sys.stderr.write(f"resuming: {found.text}\n")
+    return await run_script(session, found.script)
 
 
 async def status(session: Session) -> int:
     """What the node is and what serves there."""
+    from console.deploy.deadman import sentence
     from console.deploy.lock import holder
     from console.deploy.release import last_good
     from console.engine import Engine
@@ -96,7 +101,7 @@ async def status(session: Session) -> int:
     async with connected(session) as where:
         profile = where.needed_profile()
         facts = await Engine(where.node, profile, session.store).facts()
-        good, lock = last_good(facts), holder(facts)
+        good, lock, switch = last_good(facts), holder(facts), sentence(facts)
     units = [facts.units[name] for name in (profile.service.unit, *profile.replaces) if name in facts.units]
     if session.as_json:
         session.tell_json(
@@ -106,6 +111,7 @@ async def status(session: Session) -> int:
                 "units": {unit.name: f"{unit.active}/{unit.sub}" for unit in units},
                 "last_good": None if good is None else good.number,
                 "lock": None if lock is None else str(lock),
+                "deadman": switch or None,
                 "gpus": None if facts.gpus is None else len(facts.gpus.gpus),
                 "missing": list(facts.missing),
             }
@@ -118,6 +124,8 @@ async def status(session: Session) -> int:
         session.tell(f"  port {listener.port}  {listener.unit or listener.command or 'unknown process'}")
     session.tell(f"  last good  {'none yet' if good is None else f'release {good.number}, {good.profile}'}")
     session.tell(f"  lock       {'free' if lock is None else lock}")
+    if switch:
+        session.tell(f"  ! {switch}")
     for sentence in facts.missing:
         session.tell(f"  unknown: {sentence}")
     return ExitCode.DONE
@@ -204,7 +212,8 @@ def _run_line(row: RunRow) -> str:
     spent = "unfinished" if row.ended is None else duration(row.ended - row.started)
     code = "?" if row.code is None else str(row.code)
     mark = " REHEARSAL" if row.rehearsal else ""
-    return f"{row.id}  {began}  {code:>3}  {spent:>10}  {row.node} › {row.profile} › {row.verb}{mark}  {row.text[:80]}"
+    down = "" if row.downtime is None else f"downtime {duration(row.downtime)}  "
+    return f"{row.id}  {began}  {code:>3}  {spent:>10}  {row.node} › {row.profile} › {row.verb}{mark}  {down}{row.text[:80]}"
 
 
 async def show(session: Session) -> int:
@@ -215,6 +224,36 @@ async def show(session: Session) -> int:
         session.tell_json(encode(event)) if session.as_json else printer(event)
     if row.code is None and not session.as_json:
         session.tell(f"run {row.id} has no end: its console was killed, or it still runs")
+    return ExitCode.DONE
+
+
+async def report(session: Session) -> int:
+    """One run as a self-contained page, to hand to a colleague."""
+    from console.deploy.report import write_report
+
+    path = session.given("out")
+    row = session.store.run(session.given("run"))
+    written = write_report(session.store, row, state_folder() / "evidence" / row.id, None if path is None else Path(path))
+    session.tell_json({"run": row.id, "path": str(written)}) if session.as_json else session.tell(str(written))
+    return ExitCode.DONE
+
+
+async def audit(session: Session) -> int:
+    """Who changed what on the node, as the node itself wrote it down."""
+    from console.deploy.audit import read_audit
+    from console.node.facts import Question, read_facts
+
+    async with connected(session) as where:
+        facts = await read_facts(where.node, Question())
+        lines = await read_audit(where.node, facts, last=int(session.given("limit", 50)))
+    for line in lines:
+        if session.as_json:
+            session.tell_json(line)
+            continue
+        words = (str(line.get(name, "")) for name in ("time", "operator", "run", "step", "result", "action"))
+        session.tell("  ".join(word or "-" for word in words))
+    if not lines and not session.as_json:
+        session.tell("nothing was changed there by Relaunch yet")
     return ExitCode.DONE
 
 
@@ -250,6 +289,8 @@ HANDLERS: dict[str, Handler] = {
     "unlock": unlock,
     "runs": runs,
     "show": show,
+    "report": report,
+    "audit": audit,
     "rehearsal": rehearsal,
     **local.HANDLERS,
 }

@@ -16,26 +16,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from console import state
+from console.deploy import deadman, runlog
+from console.deploy.audit import Audited
 from console.deploy.fix import fix_for
 from console.deploy.lock import Owner, held
 from console.deploy.question import redeploy_question
 from console.deploy.ready import probe_serving
 from console.deploy.release import already_serving, serves_again
 from console.deploy.rollback import served_before
-from console.deploy.run import Emitter, Walk, ending
+from console.deploy.run import Emitter, Walk, ending, keep_found
 from console.deploy.script import Script
 from console.deploy.scripted import scripted_steps
 from console.deploy.step import Context
 from console.deploy.store import Store
+from console.deploy.transaction import NodeTransaction
 from console.errors import RelaunchError
-from console.events import Event, RunEnded, RunStarted
+from console.events import Event, Noted, RunEnded, RunStarted
 from console.node.base import Node
 from console.node.facts import Facts, read_facts
 from console.profile.model import Profile
-from console.text import Secret
+from console.text import Secret, duration
 
 FIXES = 3
 """Remedies that one run applies by itself before it gives up."""
+
+DOWNTIME = frozenset({"stop", "launch", "keep", "rollback"})
+"""A script with one of these may go on with the downtime of an unfinished run."""
 
 Confirm = Callable[[str, str], Awaitable[bool]]
 
@@ -63,6 +69,10 @@ class RunOptions:
     """Folder that receives one folder per run with what was captured on failure."""
     lock_wait: float = 0.0
     """Seconds to wait for someone else's lock."""
+    deep: bool = False
+    """Hash every file of the model again, whatever is remembered of it."""
+    release: str = ""
+    """Number of the release that the verb `rollback` goes to; empty for the one before."""
 
 
 class Engine:
@@ -74,6 +84,8 @@ class Engine:
         self.store = store
         self.snapshot = state.Snapshot()
         self._subscribers: list[Callable[[Event], None]] = []
+        self._armed: float | None = None
+        """Seconds of the dead man's switch that the last run left armed."""
 
     def subscribe(self, sink: Callable[[Event], None]) -> None:
         """Call `sink` with every event, after the store has it."""
@@ -88,6 +100,7 @@ class Engine:
         passes through, after the run has been closed as interrupted."""
         began = time.time()
         clock = time.monotonic()
+        self._armed = None
         run = self.store.begin(
             script.name,
             self.node.name,
@@ -104,8 +117,16 @@ class Engine:
             changed = await self._run(run, script, options, emit)
         except (Exception, asyncio.CancelledError) as caught:
             error = caught
-        code, text, remedy = ending(error, changed, dry_run=options.dry_run)
-        end = RunEnded(time=time.time(), run=run, code=code, text=text, remedy=remedy, seconds=time.monotonic() - clock)
+        code, text, remedy = ending(error, changed, dry_run=options.dry_run, armed=self._armed)
+        end = RunEnded(
+            time=time.time(),
+            run=run,
+            code=code,
+            text=text + self._compared(run),
+            remedy=remedy,
+            seconds=time.monotonic() - clock,
+            downtime=self.snapshot.downtime_seconds,
+        )
         emit(end)
         if isinstance(error, asyncio.CancelledError):
             raise error
@@ -125,11 +146,22 @@ class Engine:
         if options.dry_run or self.node.read_only:
             return await walk.plan()
         owner = Owner.here(run=run, verb=script.name, who=getpass.getuser(), where=socket.gethostname())
-        async with held(self.node, ctx.facts, owner, wait=options.lock_wait, emit=emit):
-            return await walk.walk()
+        async with held(self.node, ctx.facts, owner, wait=options.lock_wait, emit=emit) as lock:
+            if lock.broke is not None or options.lock_wait:
+                await ctx.refresh()  # somebody else may have changed everything since
+            ctx.node = audited = Audited(self.node, ctx.facts, operator=f"{owner.who}@{owner.host}", run=run)
+            ctx.found["lock_token"] = owner.token
+            walk.transaction = NodeTransaction(self.node, audited, owner)
+            if DOWNTIME & set(script.names()) and await deadman.adopt(ctx):
+                ctx.found["adopted"] = True
+            async with deadman.beating(ctx, self.node):
+                try:
+                    return await walk.walk()
+                finally:
+                    self._armed = ctx.profile.deadman_seconds if deadman.FOUND in ctx.found else None
 
     async def _context(self, run: str, options: RunOptions, emit: Emitter) -> Context:
-        evidence = None if options.evidence is None else options.evidence / run
+        folder = None if options.evidence is None else options.evidence / run
         ctx = Context(
             node=self.node,
             profile=self.profile,
@@ -139,14 +171,21 @@ class Engine:
             refresh=self.facts,
             run=run,
             token=options.token,
-            options={"evidence_dir": evidence} if evidence else {},
+            options={
+                **({"evidence_dir": folder} if folder else {}),
+                **({"release": options.release} if options.release else {}),
+            },
         )
 
         async def refresh() -> Facts:
             ctx.facts = await self.facts()
+            runlog.note_gpus(ctx, ctx.facts.gpus)
             return ctx.facts
 
         ctx.refresh = refresh
+        runlog.note_run(ctx)
+        if told := deadman.sentence(ctx.facts):
+            emit(Noted(time=time.time(), text=told))
         return ctx
 
     async def _apply_fix(self, ctx: Context, error: RelaunchError) -> bool:
@@ -162,9 +201,17 @@ class Engine:
         tried.add(edit.name)
         ctx.emit(edit.event(time.time()))
         self.profile = ctx.profile = edit.profile
-        ctx.found = {"fixes": tried}
+        keep_found(ctx)
         await ctx.refresh()
         return True
+
+    def _compared(self, run: str) -> str:
+        """The downtime of this run beside the last one, for its last sentence; empty when there was none."""
+        spent = self.snapshot.downtime_seconds
+        if spent is None:
+            return ""
+        before = self.store.last_downtime(self.node.name, self.profile.name, before=run)
+        return f"; downtime {duration(spent)}" + ("" if before is None else f" (last time {duration(before)})")
 
     def _started(self, run: str, script: Script, options: RunOptions, began: float) -> RunStarted:
         return RunStarted(

@@ -71,6 +71,8 @@ class Found(Event):
     rule: str
     text: str
     remedy: str = ""
+    table: str = ""
+    """Figures behind the finding, as lines of aligned text; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,19 @@ class Measured(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Event):
+    """A forecast against what the started server's own log says. `what`: `kv-cache` (tokens), `weights` or `kv-memory`
+    (bytes per GPU). `error` is how far the forecast was off, as a part of what was measured. None is unknown."""
+
+    kind: ClassVar[str] = "compared"
+    what: str
+    unit: str
+    expected: float | None = None
+    measured: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noted(Event):
     """A sentence for the operator that belongs to no step's state."""
 
@@ -152,12 +167,15 @@ class RunEnded(Event):
     text: str
     remedy: str = ""
     seconds: float = 0.0
+    downtime: float | None = None
+    """Seconds without a sensible generation; None when there was no downtime, or it has not ended."""
 
 
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, StepChanged, Progressed, Found, Changed, Downtime, StageReached, CauseFound, Measured, Noted, RunEnded,
+        RunStarted, StepChanged, Progressed, Found, Changed, Downtime, StageReached, CauseFound, Measured, Compared, Noted,
+        RunEnded,
     )
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ are compared with the estimate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from console.checkpoint.card import ModelCard
@@ -162,6 +162,26 @@ def fit_table(fit: Fit) -> tuple[tuple[str, str], ...]:
     rows += [(f"with {other.label}", f"{other.tokens:,} tokens") for other in fit.alternatives]
     rows.append(("verdict", fit.why))
     return tuple(rows)
+
+
+def gpu_table(fits: Sequence[tuple[str, Fit]]) -> str:
+    """A line for each kind of GPU, named by its indices, and below what the smallest of them can and could serve."""
+    rows = [("GPU", "memory", "for vLLM", "weights", "reserve", "KV cache", "tokens")]
+    rows += [
+        (name, gib(fit.gpu), gib(fit.budget), gib(fit.weights), gib(fit.reserve),
+         gib(fit.kv) if fit.kv > 0 else "no room", "unknown" if fit.tokens is None else f"{fit.tokens:,}")
+        for name, fit in fits
+    ]  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [row[0].ljust(widths[0]) + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)) for row in rows]  # fmt: skip
+    fit = min((fit for _, fit in fits), key=lambda each: each.gpu)
+    cost = "unknown bytes" if fit.cost is None else f"{fit.cost.per_token:,.0f} bytes"
+    lines.append(f"{fit.dtype} KV, {cost} per token and GPU; {fit.utilization:.0%} of the memory is for vLLM")
+    if fit.wanted and fit.longest is not None:
+        together = f", {fit.requests:.2f} of them at once" if fit.requests is not None else ""
+        lines.append(f"longest request {min(fit.longest, fit.wanted):,} of {fit.wanted:,} tokens wanted{together}")
+    lines += [f"with {other.label}: {other.tokens:,} tokens" for other in fit.alternatives]
+    return "\n".join([*lines, *(f"note: {text}" for text in fit.notes), fit.why])
 
 
 def _loads(

@@ -9,24 +9,27 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.checkpoint.node_overlay import BACKUP
-from console.checkpoint.question import manifest_file, model_key
+from console.checkpoint.question import CONFIGS, manifest_file, model_key
 from console.errors import DownloadFailed, RelaunchError
 from console.node.base import Node
 from console.node.script import ask
 from console.text import Secret, size
 
 if TYPE_CHECKING:
+    from console.deploy.step import Context
     from console.node.facts import Facts, FolderState
     from console.node.jobs import JobSpec
     from console.profile.model import Profile
 
 PUBLIC_HUB = "https://huggingface.co"
 STALL_SECONDS = 120.0
+FOUND = "manifest"
+"""Key in `Context.found` of the manifest that a run works with."""
 WORKERS = 8
 
 _TREE = Path(__file__).with_name("node_tree.py")
@@ -105,6 +108,9 @@ class Manifest:
     repo: str
     revision: str
     files: tuple[HubFile, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Text of the JSON files that say what the model is, by path, as far as the hub gave it; so that KV cache and memory
+    can be decided before anything is downloaded."""
 
     @property
     def total(self) -> int:
@@ -154,7 +160,12 @@ def endpoint(profile: Profile) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as it is remembered on the node."""
-    data = {"repo": manifest.repo, "revision": manifest.revision, "files": [asdict(file) for file in manifest.files]}
+    data = {
+        "repo": manifest.repo,
+        "revision": manifest.revision,
+        "files": [asdict(file) for file in manifest.files],
+        "configs": dict(manifest.configs),
+    }
     return json.dumps(data, indent=1).encode() + b"\n"
 
 
@@ -164,8 +175,9 @@ def decode_manifest(data: Any) -> Manifest:
         files = tuple(
             HubFile(_inside(row["path"]), int(row["size"]), row.get("sha256"), row.get("blob")) for row in data["files"]
         )
-        return Manifest(str(data["repo"]), str(data["revision"]), files)
-    except (KeyError, TypeError) as error:
+        configs = {str(path): str(text) for path, text in (data.get("configs") or {}).items()}
+        return Manifest(str(data["repo"]), str(data["revision"]), files, configs)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no manifest: {error}") from error
 
 
@@ -179,6 +191,12 @@ def remembered(facts: Facts, profile: Profile) -> Manifest | None:
     if manifest is None or (manifest.repo, manifest.revision) != (profile.model.repo, profile.model.revision):
         return None
     return manifest
+
+
+def known(ctx: Context) -> Manifest | None:
+    """The manifest as far as this run knows it, without asking anybody."""
+    found = ctx.found.get(FOUND)
+    return found if isinstance(found, Manifest) else remembered(ctx.facts, ctx.profile)
 
 
 def presence(manifest: Manifest, folder: FolderState | None) -> Presence:
@@ -208,6 +226,7 @@ async def ask_manifest(node: Node, profile: Profile, token: Secret) -> Manifest:
         "repo": profile.model.repo,
         "revision": profile.model.revision,
         "token": token.reveal(),
+        "configs": list(CONFIGS),
     }
     source = _TREE.read_text(encoding="utf-8")
     answer = await ask(node, "hub tree", source, question, timeout=180)

@@ -27,6 +27,10 @@ Policy = Literal["auto", "bfloat16", "fp8"]
 
 _CONDITIONS = {"attention", "capability", "vllm", "reads", "policy", "method", "fp8_backend", "sparse"}
 _RULE_KEYS = {"id", "when", "then", "reason", "remedy", "alternatives", "source"}
+_WORDS = ("cc", "vllm", "model_dtype", "why", "backends")
+"""What a rule's reason may name in braces."""
+USER_RULES = "kv_rules.yaml"
+"""Name of the operator's own rules in Relaunch's folder of settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,17 @@ def load_rules(extra: Path | None = None) -> KvRules:
     shipped = _shipped()
     if extra is None:
         return shipped
-    own = _parse(str(extra), extra.read_text(encoding="utf-8"))
+    try:
+        own = _parse(str(extra), extra.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{extra} cannot be read: {error}", "Write it like profiles/kv_rules.yaml.") from error
     return KvRules(own.backends + shipped.backends, own.rules + shipped.rules)
+
+
+def user_rules(folder: Path) -> KvRules:
+    """The shipped rules with the operator's own before them, when `folder` ($XDG_CONFIG_HOME/relaunch) holds some."""
+    extra = folder / USER_RULES
+    return load_rules(extra if extra.exists() else None)
 
 
 @cache
@@ -131,24 +144,46 @@ def _parse(name: str, text: str) -> KvRules:
         data = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: {error}", "Write it like profiles/kv_rules.yaml.") from error
-    rules = data.get("rules", []) if isinstance(data, dict) else None
-    if not isinstance(rules, list):
-        raise UsageError(f"{name}: rules must be a list", "Write it like profiles/kv_rules.yaml.")
+    if not isinstance(data, dict) or data.keys() - {"rules", "backends"}:
+        raise UsageError(f"{name}: only `rules` and `backends` can stand here", "Write it like profiles/kv_rules.yaml.")
+    rules, backends = data.get("rules") or [], data.get("backends") or []
+    if not isinstance(rules, list) or not isinstance(backends, list):
+        raise UsageError(f"{name}: rules must be a list, and so must backends", "Write it like profiles/kv_rules.yaml.")
     for number, rule in enumerate(rules, 1):
         _check_rule(f"{name}: rule {number}", rule)
-    return KvRules(tuple(data.get("backends", [])), tuple(rules))
+    for number, backend in enumerate(backends, 1):
+        _check_backend(f"{name}: backend {number}", backend)
+    return KvRules(tuple(backends), tuple(rules))
 
 
 def _check_rule(where: str, rule: Any) -> None:
     if not isinstance(rule, dict) or not {"id", "when", "then", "reason"} <= rule.keys():
         raise UsageError(f"{where} needs id, when, then and reason", "Write it like profiles/kv_rules.yaml.")
+    where = f"{where} ({rule['id']})"
+    if not isinstance(rule["when"], dict) or not isinstance(rule["then"], dict):
+        raise UsageError(f"{where}: when and then must be mappings; `when: {{}}` fits always")
     unknown = (rule.keys() - _RULE_KEYS) | (rule["when"].keys() - _CONDITIONS)
     if unknown:
-        raise UsageError(f"{where} ({rule['id']}): unknown keys {', '.join(sorted(unknown))}", "Remove or rename them.")
+        raise UsageError(f"{where}: unknown keys {', '.join(sorted(map(str, unknown)))}", "Remove or rename them.")
     if rule["then"].get("action") not in ("none", "flag", "patch", "refuse"):
+        raise UsageError(f"{where}: action must be none, flag, patch or refuse", "Choose one of the four.")
+    if not isinstance(rule["then"].get("dtype"), str):
+        raise UsageError(f"{where}: then needs a dtype", "auto, bfloat16 or fp8.")
+    try:
+        str(rule["reason"]).format_map(dict.fromkeys(_WORDS, ""))
+        within(parse_version("0"), tuple(rule["when"].get("vllm", ())))
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise UsageError(f"{where}: the reason names {error}", f"It may name {', '.join(_WORDS)}.") from error
+
+
+def _check_backend(where: str, backend: Any) -> None:
+    if not isinstance(backend, dict) or not {"name", "attention", "capability", "windows"} <= backend.keys():
         raise UsageError(
-            f"{where} ({rule['id']}): action must be none, flag, patch or refuse", "Choose one of the four."
+            f"{where} needs name, attention, capability and windows", "Write it like profiles/kv_rules.yaml."
         )
+    windows = backend["windows"]
+    if not isinstance(windows, list) or not all(isinstance(row, dict) and {"vllm", "kv"} <= row.keys() for row in windows):
+        raise UsageError(f"{where} ({backend['name']}): each window needs vllm and kv")
 
 
 def _backends(

@@ -1,9 +1,11 @@
 """The files of one commit with sizes and hashes, from the hub's tree API; runs on the node, stdlib only, Python 3.6.
 
-ASK: {"endpoint", "repo", "revision", "token"}. Answers {"files": [{"path", "size", "sha256", "blob"}]} or {"error":
-{"status", "text", "retry_after"}}. `sha256` is set for LFS files, `blob` is git's sha1 of the others.
+ASK: {"endpoint", "repo", "revision", "token", "configs": [path]}. Answers {"files": [{"path", "size", "sha256", "blob"}],
+"configs": {path: text}} or {"error": {"status", "text", "retry_after"}}. `sha256` is set for LFS files, `blob` is git's
+sha1 of the others. A config that is too long, or not the one that the tree names, is left out.
 """
 
+import hashlib
 import json
 import re
 import urllib.error
@@ -13,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 ASK: Dict[str, Any] = globals().get("ASK", {})
 TIMEOUT = 30
+LONGEST_CONFIG = 1 << 20
 
 
 class SameHost(urllib.request.HTTPRedirectHandler):
@@ -32,14 +35,10 @@ def tree(ask: Dict[str, Any]) -> Dict[str, Any]:
         urllib.parse.quote(ask["revision"], safe=""),
     )
     url: Optional[str] = ask["endpoint"].rstrip("/") + path
-    opener = urllib.request.build_opener(SameHost)
     files: List[Dict[str, Any]] = []
     while url:
-        request = urllib.request.Request(url, headers={"User-Agent": "relaunch", "Accept": "application/json"})
-        if ask.get("token"):
-            request.add_unredirected_header("Authorization", "Bearer " + ask["token"])
         try:
-            with opener.open(request, timeout=TIMEOUT) as answer:
+            with get(ask, url) as answer:
                 rows = json.loads(answer.read().decode())
                 link = answer.headers.get("Link", "")
         except urllib.error.HTTPError as error:
@@ -53,7 +52,33 @@ def tree(ask: Dict[str, Any]) -> Dict[str, Any]:
         files += [entry(row) for row in rows if row.get("type") == "file"]
         match = re.search(r'<([^>]+)>\s*;\s*rel="?next"?', link)
         url = urllib.parse.urljoin(url, match.group(1)) if match else None
-    return {"files": files}
+    return {"files": files, "configs": configs(ask, files)}
+
+
+def get(ask: Dict[str, Any], url: str) -> Any:
+    """The answer to a GET, with the token where one is given."""
+    request = urllib.request.Request(url, headers={"User-Agent": "relaunch", "Accept": "application/json"})
+    if ask.get("token"):
+        request.add_unredirected_header("Authorization", "Bearer " + ask["token"])
+    return urllib.request.build_opener(SameHost).open(request, timeout=TIMEOUT)
+
+
+def configs(ask: Dict[str, Any], files: List[Dict[str, Any]]) -> Dict[str, str]:
+    """The text of the wanted JSON files, each exactly as the tree names it; the download itself reports trouble."""
+    found = {}
+    for row in files:
+        if row["path"] not in ask.get("configs", ()) or not row["blob"] or row["size"] > LONGEST_CONFIG:
+            continue
+        place = (ask["endpoint"].rstrip("/"), ask["repo"], ask["revision"], row["path"])
+        try:
+            with get(ask, "%s/%s/resolve/%s/%s" % ((place[0],) + tuple(map(urllib.parse.quote, place[1:])))) as answer:
+                data = answer.read(LONGEST_CONFIG + 1)
+            name = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            if name == row["blob"]:
+                found[row["path"]] = data.decode("utf-8")
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def limit_seconds(header: str) -> Optional[str]:

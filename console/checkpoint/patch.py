@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from console.checkpoint import hub
 from console.checkpoint.card import ModelCard, effective_kv, read_card
 from console.checkpoint.kv import KvDecision, KvRules, Policy, decide
 from console.checkpoint.overlay import FileEdit, OverlayPlan, overlay_path
@@ -42,6 +43,13 @@ class PatchOutcome:
     decision: KvDecision | None = None
     edits: tuple[FileEdit, ...] = ()
     known: bool = True
+    drafts: tuple[str, ...] = ()
+    """Overlays of draft models, which stand beside that of the model."""
+
+    @property
+    def overlays(self) -> tuple[str, ...]:
+        """Every overlay that the server will read, to be verified before a start."""
+        return ((self.model_path,) if self.edits else ()) + self.drafts
 
     @property
     def overlay(self) -> dict[str, str]:
@@ -51,24 +59,42 @@ class PatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PatchPlan:
-    """The outcome with everything that brings it about. `overlays`: of the model and of a draft model."""
+    """The outcome with everything that brings it about. `overlays`: of the model and of a draft model. `in_place`: edits of
+    the download itself that the profile asks for and that have not been made yet."""
 
     outcome: PatchOutcome
     overlays: tuple[OverlayPlan, ...] = ()
+    in_place: tuple[OverlayPlan, ...] = ()
     card: ModelCard | None = None
     warnings: tuple[str, ...] = ()
 
 
 def planned(ctx: Context) -> PatchOutcome:
-    """What the unit will serve, from facts and profile alone. A config.json that cannot be read is as good as none:
-    the steps before the patch fetch it again."""
+    """What the unit will serve, from facts and profile alone; of a model that is not there yet, by the configs that the hub
+    gave with its list of files. A config.json that cannot be read is as good as none: it is fetched again."""
     found = ctx.found.get("patch")
     if isinstance(found, PatchOutcome):
         return found
     try:
-        return plan_patch(ctx.facts, ctx.profile, known(ctx)).outcome
+        return plan_for(ctx).outcome
     except InvalidConfig:
         return PatchOutcome(ctx.facts.path(ctx.profile.model.folder.rstrip("/")), known=False)
+
+
+def plan_for(ctx: Context, files: Mapping[str, bytes] | None = None) -> PatchPlan:
+    """The plan of a run: its facts, what its vLLM was probed to take, the operator's own KV rules (`kv_rules` among the
+    options). `files`: bytes of configs that were read beside the facts."""
+    folder = ctx.facts.path(ctx.profile.model.folder.rstrip("/"))
+    listed = ctx.facts.folders.get(folder)
+    there = {entry.name for entry in listed.files} if listed else set()
+    manifest = hub.known(ctx)
+    told = {
+        posixpath.join(folder, name): text.encode()
+        for name, text in (manifest.configs if manifest else {}).items()
+        if name not in there and posixpath.join(folder, name) not in ctx.facts.files
+    }
+    rules = ctx.options.get("kv_rules")
+    return plan_patch(ctx.facts, ctx.profile, known(ctx), files={**told, **(files or {})}, rules=rules)
 
 
 def plan_patch(
@@ -91,23 +117,20 @@ def plan_patch(
     if capability == UNKNOWN_CAPABILITY:
         warnings.append("the GPUs' compute capability is unknown, so only vLLM's version and the files decide")
     flags: dict[str, FlagValue] = dict(decision.flags)
-    path = folder
-    edits: tuple[FileEdit, ...] = ()
-    overlays = []
-    if decision.action == "patch":
-        edits = file_edits(documents, "bfloat16")
-        if edits:
-            overlay = _overlay(facts, profile, folder, edits)
-            overlays.append(overlay)
-            path = overlay.path
-        else:
-            warnings.append("the decision is to patch, and no file holds a scheme that is known; nothing is changed")
+    edits = file_edits(documents, "bfloat16") if decision.action == "patch" else ()
+    if decision.action == "patch" and not edits:
+        warnings.append("the decision is to patch, and no file holds a scheme that is known; nothing is changed")
+    own = _overlay(facts, profile, folder, edits) if edits else None
     draft = _draft(facts, profile, capability, backend_dtypes, files or {}, rules)
+    plans = tuple(plan for plan in (own, draft) if plan is not None)
+    if profile.kv_cache.in_place:
+        outcome = PatchOutcome(folder, flags, decision)
+        return PatchPlan(outcome, (), tuple(replace(plan, path=plan.source) for plan in plans), card, tuple(warnings))
     if draft is not None:
-        overlays.append(draft)
         flags.update(_draft_flag(profile, draft.path))
-    outcome = PatchOutcome(path, flags, decision, edits)
-    return PatchPlan(outcome, tuple(overlays), card, tuple(warnings))
+    drafts = (draft.path,) if draft is not None else ()
+    outcome = PatchOutcome(own.path if own else folder, flags, decision, edits, drafts=drafts)
+    return PatchPlan(outcome, plans, (), card, tuple(warnings))
 
 
 def file_edits(documents: tuple[Document, ...], target: Target) -> tuple[FileEdit, ...]:

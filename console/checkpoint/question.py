@@ -53,6 +53,5 @@ def question(profile: Profile) -> Question:
         shards_file(profile),
         "state:/overlays/*.json",
         "state:/probe/*.json",
-        "state:/releases/last-good.json",
     ]
     return Question(venvs=(profile.vllm.venv,), folders=tuple(folders), disks=(folder, "state:/"), read=tuple(read))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.checkpoint.hub import Manifest
+from console.checkpoint.node_overlay import BACKUP
 from console.checkpoint.question import model_key, shards_file
 from console.errors import DownloadFailed
 from console.text import plural, size
@@ -109,7 +110,9 @@ def report(manifest: Manifest, record: Mapping[str, Any] | None, folder: FolderS
     faults, unchecked, good, hashed = [], [], 0, 0
     for file in manifest.files:
         entry = files.get(file.path)
-        there = now.get(file.path)
+        there = now.get(file.path + BACKUP) or now.get(file.path)  # edited in place: the kept original is what counts
+        if there is not None and there.size != file.size:
+            there = now.get(file.path)
         if there is None:
             faults.append(Fault(file.path, "missing", "is not there"))
         elif not entry or not _same(entry, there):

@@ -44,9 +44,9 @@ def action_of(argv: Argv, stdin: bytes | None) -> str:
             asked: Mapping[str, Any] = sent["ask"]
             name = str(sent["name"]).removeprefix("<relaunch ").removesuffix(">")
         except (ValueError, KeyError, TypeError):
-            return "python script"
+            return "a Python script"
         words = [str(asked[key]) for key in (*_TOLD, *_PLACES) if isinstance(asked.get(key), str)]
-        return _short(" ".join(dict.fromkeys((name, *words))))
+        return _short(" ".join((name, *(word for word in words if word not in name.split()))))
     return _short(shlex.join(argv))
 
 

@@ -7,23 +7,22 @@ Capturing never hides the failure: what cannot be had is left out.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from console.deploy.cause import cause_event, story
+from console.deploy.runlog import as_json, write_parts
 from console.deploy.start import Ended, Starting
 from console.errors import NotReady, RelaunchError, UnitFailed, Unreachable
 from console.events import CauseFound, encode
 from console.node import journal
 from console.node.facts import Facts, Question, read_facts
 from console.node.gpu import GpuSample
-from console.text import clean, gib, redact
-from console.triage import Diagnosis, Outside
+from console.text import gib
+from console.triage import Diagnosis, Outside, Reader, load_rules
 
 if TYPE_CHECKING:
     from console.deploy.step import Context
@@ -89,8 +88,8 @@ def _span(values: list[int], say: Callable[[float], str]) -> str:
 def outside(ctx: Context, ended: Ended, fresh: Facts | None) -> Outside:
     """What triage cannot read in the log: systemd's result, the kernel's lines since the run began, silence."""
     state = ended.starting.state
-    known = set(ctx.facts.kernel)
-    kernel = () if fresh is None else tuple(line for line in fresh.kernel if line not in known)
+    known = set(ctx.facts.kernel_log)
+    kernel = () if fresh is None else tuple(line for line in fresh.kernel_log if line not in known)
     alive = ended.kind in ("hung", "no-log", "failed")
     return Outside(
         alive=alive,
@@ -122,8 +121,8 @@ async def keep(
     state = fresh.units.get(starting.unit) if fresh is not None else None
     parts: dict[str, str] = {
         "journal.log": starting.spool.text(),
-        "cause.json": _json({**encode(event), "diagnosis": None if diagnosis is None else diagnosis.to_json()}),
-        "start.json": _json(
+        "cause.json": as_json({**encode(event), "diagnosis": None if diagnosis is None else diagnosis.to_json()}),
+        "start.json": as_json(
             {
                 "unit": starting.unit,
                 "invocation": starting.invocation,
@@ -138,28 +137,44 @@ async def keep(
     if state is not None and state.text:
         parts["unit.service"] = state.text
     if fresh is not None:
-        parts["kernel.log"] = "\n".join([*fresh.kernel, ""])
-        parts["listeners.json"] = _json([asdict(listener) for listener in fresh.listeners])
+        parts["kernel.log"] = "\n".join([*fresh.kernel_log, ""])
+        parts["listeners.json"] = as_json([asdict(listener) for listener in fresh.listeners])
     sample = fresh.gpus if fresh is not None and fresh.gpus is not None else starting.gpus
     if sample is not None:
-        parts["gpus.json"] = _json(asdict(sample))
+        parts["gpus.json"] = as_json(asdict(sample))
+    parts |= config_files(ctx)
+    ctx.found["captured"] = True
     with contextlib.suppress(OSError):  # a full disk here must not hide why the start failed there
-        _write(folder, parts, ctx)
+        write_parts(ctx, parts)
         return folder
     return None
 
 
-def _write(folder: Path, parts: Mapping[str, str], ctx: Context) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name, text in parts.items():
-        safe = redact(clean(text), (ctx.token,))
-        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as handle:
-            handle.write(safe)
+def config_files(ctx: Context) -> dict[str, str]:
+    """What the model and its overlay say of themselves, as far as the facts hold it."""
+    found = {}
+    for path, text in ctx.facts.files.items():
+        name = path.rpartition("/")[2]
+        if name in ("config.json", "hf_quant_config.json"):
+            overlay = path.startswith(ctx.facts.path("state:/overlays"))
+            found[f"{'overlay-' if overlay else ''}{name}"] = text
+    return found
 
 
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=1, default=str) + "\n"
+async def capture(ctx: Context, step: str, error: RelaunchError) -> None:
+    """The evidence of a failure of any step, unless the step has captured it itself: once per failure."""
+    if ctx.options.get("evidence_dir") is None or ctx.found.pop("captured", False):
+        return
+    unit = ctx.profile.service.unit
+    known = ctx.found.get("launch")
+    starting = known if isinstance(known, Starting) else Starting(unit, load_rules(), Reader(load_rules()))
+    if starting.invocation:
+        with contextlib.suppress(RelaunchError):
+            await catch_up(ctx, starting)
+    fresh = await look(ctx, unit)
+    event = CauseFound(time=time.time(), step=step, text=error.message, remedy=error.remedy)
+    await keep(ctx, starting, fresh, None, event)
+    ctx.found.pop("captured", None)
 
 
 async def explain_later(ctx: Context, error: RelaunchError, *, step: str) -> RelaunchError:

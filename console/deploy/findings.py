@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Literal
+
+from console.events import Found
 
 Level = Literal["allow", "warn", "refuse"]
 
@@ -16,15 +19,24 @@ class Finding:
     rule: str
     text: str
     remedy: str = ""
+    table: str = ""
+    """Figures behind it, as lines of aligned text."""
+
+    def event(self, step: str) -> Found:
+        """The finding as `step` tells it."""
+        return Found(
+            time=time.time(), step=step, level=self.level, rule=self.rule, text=self.text, remedy=self.remedy,
+            table=self.table,
+        )  # fmt: skip
 
 
-def allow(rule: str, text: str) -> Finding:
-    return Finding("allow", rule, text)
+def allow(rule: str, text: str, *, table: str = "") -> Finding:
+    return Finding("allow", rule, text, table=table)
 
 
-def warn(rule: str, text: str, remedy: str = "") -> Finding:
-    return Finding("warn", rule, text, remedy)
+def warn(rule: str, text: str, remedy: str = "", *, table: str = "") -> Finding:
+    return Finding("warn", rule, text, remedy, table)
 
 
-def refuse(rule: str, text: str, remedy: str = "") -> Finding:
-    return Finding("refuse", rule, text, remedy)
+def refuse(rule: str, text: str, remedy: str = "", *, table: str = "") -> Finding:
+    return Finding("refuse", rule, text, remedy, table)

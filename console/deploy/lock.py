@@ -8,9 +8,11 @@ takes the lock of the run that it goes on with. Run numbers are each operator's 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,6 +30,8 @@ from console.node.script import ask
 from console.text import clean, duration
 
 LOCK_FILE = "state:/lock.json"
+HEARTBEAT = 30.0
+"""Seconds between two words of a run that waits for somebody else's."""
 _SOURCE = Path(__file__).with_name("node_lock.py")
 
 
@@ -153,16 +157,19 @@ async def _acquire_within(
     node: Node, facts: Facts, wanted: Owner, wait: float, emit: Callable[[Event], None] | None
 ) -> Lock:
     deadline = time.monotonic() + wait
-    told = False
+    told: float | None = None
     while True:
         try:
             return await acquire(node, facts, wanted)
         except Locked as error:
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 raise
-            if emit is not None and not told:
-                emit(Noted(time=time.time(), text=f"{error.message}; waiting for at most {duration(wait)}"))
-                told = True
+            if emit is not None and (told is None or now - told >= HEARTBEAT):
+                left = duration(deadline - now)
+                how = f"waiting for at most {left}" if told is None else f"still waiting, {left} left"
+                emit(Noted(time=time.time(), text=f"{error.message}; {how}"))
+                told = now
         # a file on another machine tells nobody when it goes; once a second is one short exec
         await asyncio.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
@@ -175,12 +182,16 @@ async def release_lock(node: Node, facts: Facts, held: Lock | Owner) -> None:
 
 async def break_lock(node: Node, facts: Facts, found: Owner) -> bool:
     """Remove exactly the lock that `found` describes; False when another one stands there by now."""
-    answer = await _ask(node, facts, "break", found, found.token)
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    answer = await _ask(node, facts, "break", found, found.token, by=by)
     return parse_owner(answer.get("broke")) is not None
 
 
-async def _ask(node: Node, facts: Facts, action: str, who: Owner, judged: str | None) -> dict[str, Any]:
-    line = entry(f"{who.who}@{who.host}", who.run, "", f"lock {action} for {who.verb}")
+async def _ask(
+    node: Node, facts: Facts, action: str, who: Owner, judged: str | None, *, by: str = ""
+) -> dict[str, Any]:
+    whose = f"of {who}" if by else f"for {who.verb}"
+    line = entry(by or f"{who.who}@{who.host}", who.run, "", f"lock {action} {whose}")
     question = {
         "action": action,
         "path": facts.path(LOCK_FILE),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from console.deploy import deadman
 from console.events import Measured, decode, encode
 from console.node.base import Node, succeeded
 from console.node.facts import Facts, Question, UnitState
@@ -84,7 +85,7 @@ def question(profile: Profile) -> Question:
     return Question(
         units=(profile.service.unit, *profile.replaces),
         ports=(profile.service.port,),
-        read=(RELEASE_FILES, LAST_GOOD_FILE, "state:/lock.json"),
+        read=(RELEASE_FILES, LAST_GOOD_FILE, "state:/lock.json", *deadman.READ),
     )
 
 

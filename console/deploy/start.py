@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from console.deploy.cause import cause_event
+from console.deploy.runlog import note_gpus
 from console.errors import RelaunchError, Unreachable
 from console.events import Progressed, StageReached
 from console.node import journal, systemd
@@ -370,6 +371,7 @@ class _Follow:
     def _gpus(self, sample: GpuSample) -> None:
         starting = self.starting
         starting.gpus = sample
+        note_gpus(self.ctx, sample)
         used = {gpu.index: gpu.memory_used for gpu in sample.gpus if gpu.memory_used is not None}
         if any(abs(mib - starting.memory.get(index, 0)) >= MEMORY_STEP for index, mib in used.items()):
             if starting.memory:

@@ -27,6 +27,12 @@ create table if not exists events (
     run integer not null references runs(id), seq integer not null, body text not null, primary key (run, seq)
 ) without rowid;
 """
+_RUNS = (
+    "select id, verb, node, profile, rehearsal, started, ended, code, text, script, "
+    "(select json_extract(body, '$.downtime') from events where run = id and json_extract(body, '$.event') = 'run-ended' "
+    "order by seq desc limit 1) from runs where (?1 is null or node = ?1) and (?2 is null or id = ?2) "
+    "order by id desc limit ?3"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class RunRow:
     code: int | None
     text: str
     script: str
+    downtime: float | None = None
+    """Seconds; None when there was none."""
 
 
 def state_folder() -> Path:
@@ -101,19 +109,12 @@ class Store:
 
     def runs(self, *, node: str | None = None, limit: int = 50) -> tuple[RunRow, ...]:
         """The newest runs first."""
-        rows = self._db.execute(
-            "select id, verb, node, profile, rehearsal, started, ended, code, text, script from runs "
-            "where ?1 is null or node = ?1 order by id desc limit ?2",
-            (node, limit),
-        )
+        rows = self._db.execute(_RUNS, (node, None, limit))
         return tuple(_row(row) for row in rows)
 
     def run(self, run: str) -> RunRow:
         """One run. Raises UsageError for one that is not there."""
-        rows = self._db.execute(
-            "select id, verb, node, profile, rehearsal, started, ended, code, text, script from runs where id = ?",
-            (_key(run),),
-        ).fetchall()
+        rows = self._db.execute(_RUNS, (None, _key(run), 1)).fetchall()
         if not rows:
             raise UsageError(f"there is no run {run}", "`relaunch runs` lists them")
         return _row(rows[0])
@@ -132,6 +133,17 @@ class Store:
             (node, profile),
         )
         return {step: seconds for step, seconds in rows if step and seconds}
+
+    def last_downtime(self, node: str, profile: str, *, before: str) -> float | None:
+        """Seconds of downtime of the newest run before `before` that changed this node with this profile and did it."""
+        rows = self._db.execute(
+            "select json_extract(body, '$.downtime') from events join runs on runs.id = run "
+            "where node = ? and profile = ? and code = 0 and runs.id < ? and json_extract(body, '$.event') = 'run-ended' "
+            "and json_extract(body, '$.downtime') is not null order by run desc limit 1",
+            (node, profile, _key(before)),
+        )
+        found = rows.fetchone()
+        return None if found is None else float(found[0])
 
 
 @contextmanager
@@ -156,6 +168,10 @@ def _key(run: str) -> int:
     return int(run)
 
 
-def _row(row: tuple[int, str, str, str, int, float, float | None, int | None, str | None, str]) -> RunRow:
-    number, verb, node, profile, rehearsal, started_at, ended, code, text, script = row
-    return RunRow(f"{number:04d}", verb, node, profile, bool(rehearsal), started_at, ended, code, text or "", script)
+def _row(
+    row: tuple[int, str, str, str, int, float, float | None, int | None, str | None, str, float | None],
+) -> RunRow:
+    number, verb, node, profile, rehearsal, began, ended, code, text, script, downtime = row
+    return RunRow(
+        f"{number:04d}", verb, node, profile, bool(rehearsal), began, ended, code, text or "", script, downtime
+    )

@@ -62,7 +62,7 @@ class LineFile:
         if begin >= end:
             return (begin, b"")
         ahead = 1 if begin else 0  # a line begins at `begin` when the byte before ends one
-        data = self._read(begin - ahead, end)
+        data = self.read(begin - ahead, end)
         offset = 0
         if ahead:
             offset = data.find(b"\n") + 1
@@ -70,7 +70,7 @@ class LineFile:
                 return (begin, b"")
         stop = end
         while not data.endswith(b"\n"):  # the last line goes on into the next segment
-            more = self._read(stop, min(stop + SEGMENT, self.size))
+            more = self.read(stop, min(stop + SEGMENT, self.size))
             cut = more.find(b"\n") + 1
             data += more[:cut] if cut else more
             stop += len(more)
@@ -80,10 +80,10 @@ class LineFile:
 
     def raw(self, offset: int) -> bytes:
         """The bytes of the line that begins at `offset`, without its end; `LONGEST` at most."""
-        data = self._read(offset, min(self.size, offset + 512))
+        data = self.read(offset, min(self.size, offset + 512))
         end = data.find(b"\n")
         if end < 0:
-            data = self._read(offset, min(self.size, offset + LONGEST))
+            data = self.read(offset, min(self.size, offset + LONGEST))
             end = data.find(b"\n")
         return data[:end] if end >= 0 else data
 
@@ -96,7 +96,7 @@ class LineFile:
         stop = min(offset, self.size)
         while stop > 0:
             begin = max(0, stop - 4096)
-            found = self._read(begin, stop).rfind(b"\n")
+            found = self.read(begin, stop).rfind(b"\n")
             if found >= 0:
                 return begin + found + 1
             stop = begin
@@ -109,7 +109,7 @@ class LineFile:
         todo = min(target - done, max(1, budget // SEGMENT))
         if todo > 0:
             begin = max(0, done * SEGMENT - 1)
-            data = self._read(begin, (done + todo) * SEGMENT - 1)
+            data = self.read(begin, (done + todo) * SEGMENT - 1)
             count = self._starts[done] or 1  # line 0 begins before segment 1
             for step in range(todo):
                 low = (done + step) * SEGMENT - 1 - begin
@@ -129,7 +129,7 @@ class LineFile:
             return None
         begin = max(0, segment * SEGMENT - 1)
         before = self._starts[segment] or (1 if offset else 0)
-        return before + self._read(begin, max(begin, offset - 1)).count(b"\n")
+        return before + self.read(begin, max(begin, offset - 1)).count(b"\n")
 
     @property
     def known(self) -> int | None:
@@ -140,7 +140,7 @@ class LineFile:
             return None
         segment = len(self._starts) - 1
         begin = max(0, segment * SEGMENT - 1)
-        return (self._starts[segment] or 1) + self._read(begin, self.size - 1).count(b"\n")
+        return (self._starts[segment] or 1) + self.read(begin, self.size - 1).count(b"\n")
 
     def __len__(self) -> int:
         """How many lines there are. Counts what is uncounted first: half a second per GB, once."""
@@ -165,7 +165,7 @@ class LineFile:
         first = max(0, first)
         if first >= min(last, len(self)):
             return []
-        data = self._read(self.offset(first), self.offset(last))
+        data = self.read(self.offset(first), self.offset(last))
         return [shown(raw) for raw in data.removesuffix(b"\n").split(b"\n")]
 
     def line(self, number: int) -> str:
@@ -188,13 +188,14 @@ class LineFile:
         """The bytes up to the last line end within `size`."""
         while size > 0:
             begin = max(0, size - SEGMENT)
-            found = self._read(begin, size).rfind(b"\n")
+            found = self.read(begin, size).rfind(b"\n")
             if found >= 0:
                 return begin + found + 1
             size = begin
         return 0
 
-    def _read(self, begin: int, end: int) -> bytes:
+    def read(self, begin: int, end: int) -> bytes:
+        """The bytes from `begin` to `end`, `end` excluded."""
         data = os.pread(self._fd, max(0, end - begin), begin)
         while (
             data

@@ -77,6 +77,10 @@ class Service(Part):
 
 class KvCache(Part):
     policy: Literal["auto", "bfloat16", "fp8"] = "auto"
+    in_place: bool = Field(
+        default=False,
+        description="Edit the download itself where a patch is needed, the original kept beside it, instead of an overlay",
+    )
 
 
 class Space(Part):
@@ -142,3 +146,8 @@ class Profile(Part):
     ready: Ready = Ready()
     throughput: Throughput = Throughput()
     on_failure: Literal["rollback", "hold"] = "rollback"
+    deadman_seconds: Annotated[int, Field(ge=0, le=86400)] = Field(
+        default=900,
+        description="Seconds without a word from the console, during downtime, after which the node itself brings back "
+        "what served before; 0 switches that off",
+    )

@@ -129,15 +129,8 @@ async def starts_and_shows_what_it_started(units: Units) -> None:
     found = await units.show(name)
     assert (found["ActiveState"], found["Result"], found["MainPID"]) == ("inactive", "success", "0")
     assert (await units.run("systemctl", "is-active", name)) == Done(3, "inactive\n", "")
-    said = await units.said(name)
-    for text in (
-        f"Starting {name}",
-        f"Started {name}",
-        f"Stopping {name}",
-        "Deactivated successfully",
-        f"Stopped {name}",
-    ):
-        assert text in said
+    jobs = [f"{verb} {name}" for verb in ("Starting", "Started", "Stopping", "Stopped")]
+    await units.hears(name, *jobs, "Deactivated successfully")
 
 
 async def refuses_what_it_does_not_know(units: Units) -> None:

@@ -88,7 +88,9 @@ def gpu_view() -> GpuView:
         GpuFinding("gpu-lost", 7, "GPU 7: the GPU has fallen off the bus; new CUDA programs can fail on all GPUs until a reboot",
                    "reboot or power-cycle; look for Xid 79, then at power, riser and temperature"),
     )  # fmt: skip
-    used = tuple(tuple(min(68000, 600 + n * 1500) * MIB if i not in (5, 7) else None for i in range(8)) for n in range(60))
+    used = tuple(
+        tuple(min(68000, 600 + n * 1500) * MIB if i not in (5, 7) else None for i in range(8)) for n in range(60)
+    )
     return GpuView(GpuSample(WALL - 1, "nvml", "595.71.05", "13.1", gpus, findings), MONO - 1, used)
 
 
@@ -136,7 +138,9 @@ def plan_events(*, end: bool = True, refused: bool = False) -> list[Event]:
     events: list[Event] = [started("0143", dry=True)]
 
     def say(step: str, state: Any, detail: str = "") -> None:
-        events.append(StepChanged(time=at, step=step, state=state, detail=detail, seconds=0.2 if state == "satisfied" else None))
+        events.append(
+            StepChanged(time=at, step=step, state=state, detail=detail, seconds=0.2 if state == "satisfied" else None)
+        )
 
     def needs(step: str, *changes: tuple[str, str]) -> None:
         say(step, "checking")
@@ -152,7 +156,15 @@ def plan_events(*, end: bool = True, refused: bool = False) -> list[Event]:
         events.append(Found(time=at, step="preflight", level="refuse", rule="disk", text="/srv has 120.0 GB free, 540.1 GB are needed",
                             remedy="name folders that may go under space.may_remove"))  # fmt: skip
         say("preflight", "failed", "1 check refuses: disk")
-        events.append(RunEnded(time=at, run="0143", code=3, text="1 check refuses: disk", remedy="name folders that may go under space.may_remove"))
+        events.append(
+            RunEnded(
+                time=at,
+                run="0143",
+                code=3,
+                text="1 check refuses: disk",
+                remedy="name folders that may go under space.may_remove",
+            )
+        )
         return events
     say("preflight", "satisfied", "14 checks, 1 note")
     say("engine", "satisfied", "already 0.16.0")
@@ -162,7 +174,13 @@ def plan_events(*, end: bool = True, refused: bool = False) -> list[Event]:
         say("shards", "checking")
         return events
     needs("shards", ("check 119 files (540.1 GB) against the hub's hashes", ""))
-    needs("patch", ("make the overlay /srv/models/Kimi.relaunch with config.json rewritten: TRITON_MLA takes no FP8 cache on sm_120", CONFIG_DIFF))
+    needs(
+        "patch",
+        (
+            "make the overlay /srv/models/Kimi.relaunch with config.json rewritten: TRITON_MLA takes no FP8 cache on sm_120",
+            CONFIG_DIFF,
+        ),
+    )
     needs("unit", ("rewrite /etc/systemd/system/vllm-kimi.service", UNIT_DIFF), ("- --disable-log-requests", ""), ("+ --max-model-len 131072", ""),
           ("~ program: /opt/vllm-0.33.0/bin/vllm -> /opt/vllm-0.16.0/bin/vllm", ""), ("+ NCCL_PROTO=LL", ""))  # fmt: skip
     needs("stop", ("stop vllm-glm5.service, pid 2211, active", ""))
@@ -171,7 +189,9 @@ def plan_events(*, end: bool = True, refused: bool = False) -> list[Event]:
     needs("ready", ("wait until kimi-k2.5 answers, and let it generate", ""))
     needs("throughput", ("measure 3 load points: concurrency 1, 8, 32", ""))
     needs("keep", ("release 4 becomes the last good one", ""))
-    events.append(RunEnded(time=WALL - 30, run="0143", code=0, text="nothing has been changed; needed: download", seconds=4.0))
+    events.append(
+        RunEnded(time=WALL - 30, run="0143", code=0, text="nothing has been changed; needed: download", seconds=4.0)
+    )
     return events
 
 
@@ -192,7 +212,11 @@ def failed_events(at: float = WALL - 600) -> list[Event]:
     events: list[Event] = [started("0141", at=at)]
     for place, step in enumerate(STEPS[:8]):
         events.append(StepChanged(time=at + place, step=step, state="checking"))
-        events.append(StepChanged(time=at + place + 0.5, step=step, state="satisfied", detail=f"{step} is as it should be", seconds=0.5))
+        events.append(
+            StepChanged(
+                time=at + place + 0.5, step=step, state="satisfied", detail=f"{step} is as it should be", seconds=0.5
+            )
+        )
     events += [
         Downtime(time=at + 10, state="started"),
         StepChanged(time=at + 10, step="stop", state="running", detail="stop vllm-glm5.service"),
@@ -239,7 +263,9 @@ def failed() -> Glance:
     return base(run=fold(failed_events()), log=log)
 
 
-def point(streams: int, speed: float | None, ttft: tuple[float, float], itl: tuple[float, float], failed: int = 0) -> Measured:
+def point(
+    streams: int, speed: float | None, ttft: tuple[float, float], itl: tuple[float, float], failed: int = 0
+) -> Measured:
     return Measured(
         time=WALL - 20, concurrency=streams, input_tokens=1024, output_tokens=256, completed=32 - failed, failed=failed,
         output_tokens_per_s=speed, total_tokens_per_s=None if speed is None else speed * 5,
@@ -247,8 +273,16 @@ def point(streams: int, speed: float | None, ttft: tuple[float, float], itl: tup
     )  # fmt: skip
 
 
-NOW = (point(1, 61.3, (712, 830), (16.1, 17.0)), point(8, 286.4, (1020, 1900), (27.4, 33.1)), point(32, 811.9, (2750, 6100), (38.8, 52.0)))
-BEFORE = (point(1, 60.6, (700, 810), (16.3, 17.4)), point(8, 287.6, (1000, 1700), (27.2, 32.0)), point(32, 788.3, (2800, 6900), (39.5, 49.0)))
+NOW = (
+    point(1, 61.3, (712, 830), (16.1, 17.0)),
+    point(8, 286.4, (1020, 1900), (27.4, 33.1)),
+    point(32, 811.9, (2750, 6100), (38.8, 52.0)),
+)
+BEFORE = (
+    point(1, 60.6, (700, 810), (16.3, 17.4)),
+    point(8, 287.6, (1000, 1700), (27.2, 32.0)),
+    point(32, 788.3, (2800, 6900), (39.5, 49.0)),
+)
 
 GOOD = Release(
     number=3, run="0139", state="good", created=WALL - 86400, profile=PROFILE.name, profile_sha256="0" * 64, unit=UNIT, unit_text="",

@@ -46,7 +46,7 @@ async def test_escape_and_q_cancel_a_question(make_app: MakeApp) -> None:
 
 
 async def test_a_production_node_wants_its_name_typed(make_app: MakeApp) -> None:
-    app = make_app(glances.idle(), production=True)
+    app = make_app(glances.failed(), production=True)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("B")
         await pilot.pause()

@@ -78,7 +78,9 @@ STATES: dict[str, State] = {
 }
 
 
-def put_run(store: Store, verb: str, node: str, at: float, end: tuple[int, str] | None, *, rehearsal: bool = False) -> str:
+def put_run(
+    store: Store, verb: str, node: str, at: float, end: tuple[int, str] | None, *, rehearsal: bool = False
+) -> str:
     """A run without steps."""
     run = store.begin(verb, node, samples.PROFILE.name, script=verb, rehearsal=rehearsal, started=at)
     if end is not None:
@@ -87,7 +89,9 @@ def put_run(store: Store, verb: str, node: str, at: float, end: tuple[int, str] 
 
 
 def put_events(store: Store, events: list[Event]) -> str:
-    run = store.begin("redeploy", "gpu1", samples.PROFILE.name, script="redeploy", rehearsal=False, started=events[0].time)
+    run = store.begin(
+        "redeploy", "gpu1", samples.PROFILE.name, script="redeploy", rehearsal=False, started=events[0].time
+    )
     for event in events:
         store.append(run, event)
     return run
@@ -96,8 +100,21 @@ def put_events(store: Store, events: list[Event]) -> str:
 def fill(store: Store) -> None:
     """Six runs with every sort of end; 0005 is the failed one."""
     wall = samples.WALL
-    put_run(store, "redeploy", "gpu1", wall - 90000, (0, "done: download, unit, stop, drain, launch, ready, throughput, keep"))
-    put_run(store, "redeploy", "rehearsal", wall - 80000, (0, "done: unit, stop, drain, launch, ready, keep"), rehearsal=True)
+    put_run(
+        store,
+        "redeploy",
+        "gpu1",
+        wall - 90000,
+        (0, "done: download, unit, stop, drain, launch, ready, throughput, keep"),
+    )
+    put_run(
+        store,
+        "redeploy",
+        "rehearsal",
+        wall - 80000,
+        (0, "done: unit, stop, drain, launch, ready, keep"),
+        rehearsal=True,
+    )
     put_run(store, "bench", "gpu1", wall - 7000, (10, "concurrency 32: output 500.0 tok/s, at least 700"))
     put_run(store, "redeploy", "lab", wall - 5000, None)
     put_events(store, samples.failed_events())
@@ -190,7 +207,9 @@ async def test_every_key_has_an_id_and_q_goes_back(screen: str, make_app: MakeAp
     app = make_app(samples.base(), first="status")
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(app, pilot, State(screen, samples.base))
-        ours = [item.binding for item in app.screen.active_bindings.values() if type(item.node).__module__.startswith("screens.")]
+        owners = [type(app.screen), *type(app.screen).PANES]  # type: ignore[attr-defined]
+        ours = [item for owner in owners for cls in owner.__mro__ if cls.__module__.startswith("screens.")
+                for item in vars(cls).get("BINDINGS", ())]  # fmt: skip
         assert ours
         assert all(binding.id for binding in ours), [binding.key for binding in ours if not binding.id]
         depth = len(app.screen_stack)
@@ -203,7 +222,9 @@ async def test_what_a_node_says_cannot_move_the_cursor(make_app: MakeApp, store:
     bad = "\x1b]2;owned\x07\x1b[31mred\x9b2J"
     put_run(store, "redeploy", f"gpu1{bad}", samples.WALL - 60, (7, f"unit {bad} failed"))
     events = samples.failed_events()
-    put_events(store, [*events[:-1], replace(events[-1], text=bad)])  # type: ignore[type-var]
+    end = events[-1]
+    assert isinstance(end, RunEnded)
+    put_events(store, [*events[:-1], replace(end, text=bad)])
     broken = samples.gpu(0)
     held = replace(broken.processes[0], command=bad, owner=bad, unit=bad)
     sample = samples.gpu_view().sample
@@ -212,7 +233,14 @@ async def test_what_a_node_says_cannot_move_the_cursor(make_app: MakeApp, store:
     run = replace(samples.failed().run, cause=replace(samples.failed().run.cause, text=bad, meaning=bad))  # type: ignore[type-var]
     app = make_app(samples.base(node=f"n{bad}", gpus=view, run=run), first="status")
     async with app.run_test(size=(140, 40)) as pilot:
-        for screen, keys in (("gpu", ("1",)), ("cause", ()), ("runs", ()), ("nodes", ()), ("replay", ("e",)), ("plan", ())):
+        for screen, keys in (
+            ("gpu", ("1",)),
+            ("cause", ()),
+            ("runs", ()),
+            ("nodes", ()),
+            ("replay", ("e",)),
+            ("plan", ()),
+        ):
             await opened(app, pilot, State(screen, samples.base, keys))
             text = screen_text(app)
             assert not [char for char in text if ord(char) < 32 and char != "\n"], screen

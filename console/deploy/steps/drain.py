@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from console.deploy.release import adoptable, already_serving
+from console.deploy.runlog import note_gpus
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.deploy.steps.stop import Stopped, targets
 from console.errors import NotReady
@@ -166,6 +167,7 @@ class Drain:
         try:
             async with asyncio.timeout(LONGEST), watch_gpus(ctx.node, venvs=(ctx.profile.vllm.venv,)) as samples:
                 async for sample in samples:
+                    note_gpus(ctx, sample)
                     idle = vigil.look(sample)
                     if idle is not None:
                         ctx.found[NAME] = idle

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from console.deploy import deadman
 from console.deploy.release import (
     LAST_GOOD_FILE,
     Release,
@@ -60,6 +61,8 @@ class Keep:
     async def apply(self, ctx: Context) -> None:
         release = await self._release(ctx)
         old = surplus(ctx.facts)
+        # first: from here on a console that dies must not have the node go back from what passed every gate
+        await deadman.disarm(ctx)
         await write_release(ctx.node, ctx.facts, release)
         await point_last_good(ctx.node, ctx.facts, release.number)
         await _do(ctx, systemd.enable(release.unit))

@@ -9,10 +9,10 @@ import time
 
 from console.checkpoint.overlay import verify_overlay
 from console.checkpoint.patch import planned
-from console.deploy import evidence, probe, start
+from console.deploy import deadman, evidence, probe, start
 from console.deploy.release import adoptable, already_serving, candidate, draft, last_good, mark, next_number, running
 from console.deploy.release import write_release as write
-from console.deploy.rollback import stop_and_drain
+from console.deploy.rollback import served_before, stop_and_drain
 from console.deploy.start import Ended, Starting
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import NotReady, UnitFailed
@@ -50,8 +50,10 @@ class Launch:
                 if await self._answers(ctx):
                     return  # long ready; its log may be rotated away by now
             else:
-                if (outcome := planned(ctx)).overlay:
-                    await verify_overlay(ctx.node, outcome.model_path)
+                for overlay in planned(ctx).overlays:
+                    await verify_overlay(ctx.node, overlay)
+                if "stopped" in ctx.found:
+                    await deadman.arm(ctx, served_before(ctx))  # the node may have been started again since the stop
                 await self._write_candidate(ctx)
                 starting = await start.begin(ctx, unit)
                 ctx.found[NAME] = starting

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import posixpath
 
-from console.checkpoint import patch, probe
-from console.checkpoint.overlay import OverlayPlan, build_overlay, overlay_problems, remove_overlay
+from console.checkpoint import forecast, patch, probe
+from console.checkpoint.overlay import (
+    OverlayPlan,
+    build_overlay,
+    edit_in_place,
+    overlay_problems,
+    remove_overlay,
+    restore_in_place,
+)
 from console.checkpoint.patch import PatchPlan
 from console.checkpoint.quant import InvalidConfig
 from console.checkpoint.question import CONFIGS, draft_folder
+from console.deploy.findings import Finding
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import Refused, RelaunchError
 from console.events import Noted
 
 NAME = "patch"
 _MADE = "patch-made"
+_EDITED = "patch-edited"
 
 
 class Patch:
@@ -37,8 +46,9 @@ class Patch:
             return Needed((Change("decide the KV cache when the model's config is there"),))
         if decision.action == "refuse":
             raise Refused(decision.reason, decision.remedy)
+        _tell_fit(ctx)
         broken = [overlay for overlay in plan.overlays if not await _stands(ctx, overlay)]
-        if not broken:
+        if not broken and not plan.in_place:
             return Satisfied(evidence(plan))
         changes = [
             Change(
@@ -46,6 +56,14 @@ class Patch:
             )
             for overlay in broken
             for edit in overlay.edits
+        ]
+        changes += [
+            Change(
+                f"rewrite {edit.name} in {place.source}, its original kept beside it: {decision.reason}",
+                patch.edit_diff(edit),
+            )
+            for place in plan.in_place
+            for edit in place.edits
         ]
         return Needed(tuple(changes))
 
@@ -64,11 +82,23 @@ class Patch:
         for overlay in plan.overlays:
             if await build_overlay(ctx.node, overlay):
                 made += [overlay.path]
+        edited: list[OverlayPlan] = ctx.found.setdefault(_EDITED, [])
+        for place in plan.in_place:
+            edited.append(place)
+            await edit_in_place(ctx.node, place)
         await probe.remember(ctx)
         ctx.found[NAME] = plan.outcome
 
     async def verify(self, ctx: Context) -> str:
+        edited: list[OverlayPlan] = ctx.found.get(_EDITED, [])
+        if edited:
+            await ctx.refresh()
         plan = await _plan(ctx)
+        if plan.in_place:
+            names = ", ".join(edit.name for place in plan.in_place for edit in place.edits)
+            raise RelaunchError(
+                f"{names} in {plan.in_place[0].source} does not hold the patch", "See whether something else writes to it."
+            )
         for overlay in plan.overlays:
             problems = await overlay_problems(ctx.node, overlay)
             if problems:
@@ -76,37 +106,51 @@ class Patch:
                     f"the overlay {overlay.path} is not right: {'; '.join(problems[:3])}", "Run the patch step again."
                 )
         ctx.found[NAME] = plan.outcome
-        return evidence(plan)
+        return evidence(plan, tuple(edited))
 
     async def undo(self, ctx: Context) -> None:
-        """Remove the overlays that this run made; the download was never touched."""
+        """Remove the overlays that this run made, and bring originals back that it edited in place."""
+        for place in ctx.found.pop(_EDITED, []):
+            await restore_in_place(ctx.node, place.source)
         for path in ctx.found.pop(_MADE, []):
             await remove_overlay(ctx.node, path)
         ctx.found.pop(NAME, None)
 
 
-def evidence(plan: PatchPlan) -> str:
-    """`KV bfloat16 by overlay …, config.json c375d7d566b6 -> 3bc7d96c11c2, …`."""
+def evidence(plan: PatchPlan, edited: tuple[OverlayPlan, ...] = ()) -> str:
+    """`KV bfloat16 by overlay …: config.json c375d7d566b6 -> 3bc7d96c11c2, …`. `edited`: what was edited in place."""
     outcome, decision = plan.outcome, plan.outcome.decision
     if decision is None:
         return "nothing to decide by yet"
+    if edited:
+        return "KV bfloat16 in place: " + "; ".join(f"{place.source}: {_hashes(place)}" for place in edited)
     if plan.overlays:
-        files = ", ".join(f"{edit.name} {edit.sha_before[:12]} -> {edit.sha_after[:12]}" for edit in outcome.edits)
-        return f"KV {decision.dtype} by overlay {outcome.model_path}: {files or 'draft model'}"
+        return "KV bfloat16 by overlay " + "; ".join(f"{overlay.path}: {_hashes(overlay)}" for overlay in plan.overlays)
     if decision.action == "flag":
         flags = " ".join(f"--{name} {value}" for name, value in outcome.flags.items())
         return f"KV {decision.dtype} by flag {flags}; {decision.reason}"
     return decision.reason
 
 
+def _hashes(plan: OverlayPlan) -> str:
+    return ", ".join(f"{edit.name} {edit.sha_before[:12]} -> {edit.sha_after[:12]}" for edit in plan.edits)
+
+
+def _tell_fit(ctx: Context) -> None:
+    """The memory fit, where preflight could not know it: the hub's list of files came after it."""
+    told: tuple[Finding, ...] = ctx.found.get("preflight", ())
+    if any(each.table for each in told):
+        return
+    found = forecast.finding(forecast.forecasts(ctx))
+    ctx.emit(found.event(NAME))
+    if found.level == "refuse":
+        raise Refused(found.text, found.remedy)
+
+
 async def _plan(ctx: Context) -> PatchPlan:
     """The plan from facts, reading from the node what they do not hold: large configs, the installed backend."""
-    backend = await probe.probe(ctx)
-    files = await _configs(ctx)
-    try:
-        return patch.plan_patch(ctx.facts, ctx.profile, backend, files=files)
-    except InvalidConfig as error:
-        raise InvalidConfig(f"{ctx.profile.model.folder}: {error.message}", error.remedy) from error
+    await probe.probe(ctx)
+    return patch.plan_for(ctx, await _configs(ctx))
 
 
 async def _configs(ctx: Context) -> dict[str, bytes]:

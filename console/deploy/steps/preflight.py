@@ -6,18 +6,14 @@ With a remembered answer of the installed vLLM's own help this costs no exec at 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
-from console.checkpoint import patch
-from console.checkpoint.fit import Fit
-from console.checkpoint.forecast import forecast
+from console.checkpoint import forecast, patch
 from console.deploy import checks, flags
 from console.deploy.findings import Finding, allow, refuse, warn
 from console.deploy.step import Check, Context, Satisfied
 from console.errors import Refused
-from console.events import Found
-from console.text import gib, plural
+from console.text import plural
 
 NAME = "preflight"
 
@@ -30,12 +26,7 @@ class Preflight:
         findings = await self._findings(ctx)
         ctx.found[NAME] = findings
         for finding in findings:
-            ctx.emit(
-                Found(
-                    time=time.time(), step=NAME, level=finding.level, rule=finding.rule, text=finding.text,
-                    remedy=finding.remedy,
-                )
-            )  # fmt: skip
+            ctx.emit(finding.event(NAME))
         refusals = [finding for finding in findings if finding.level == "refuse"]
         if refusals:
             remedies = dict.fromkeys(finding.remedy for finding in refusals if finding.remedy)
@@ -74,25 +65,10 @@ def model_findings(ctx: Context) -> Iterator[Finding]:
         yield allow("kv", f"{decision.action}: {decision.reason}")
         for text in decision.warnings:
             yield warn("kv", text)
-    yield fit_finding(forecast(ctx))
+    yield forecast.finding(forecast.forecasts(ctx))
     folder = checks.asked(ctx.facts.folders, ctx.facts, ctx.profile.model.folder)
     if (folder is None or not folder.exists) and not ctx.token:
         yield allow("token", f"no hub token is given; {ctx.profile.model.repo} must be open to everyone")
-
-
-def fit_finding(fit: Fit | None) -> Finding:
-    """Whether the model and one request of the wanted length fit the smallest GPU."""
-    if fit is None:
-        return allow("fit", "the memory fit is computed when config and file sizes are known")
-    if fit.loads is None:
-        return warn("fit", fit.why)
-    if not fit.loads:
-        others = ", ".join(f"{other.label} ({other.tokens:,} tokens)" for other in fit.alternatives)
-        return refuse(
-            "fit", f"the model {fit.why}", f"other ways: {others}" if others else "more or larger GPUs are needed"
-        )
-    tokens = f", {fit.tokens:,} tokens of KV cache" if fit.tokens is not None else ""
-    return allow("fit", f"{gib(fit.weights)} of weights per GPU{tokens}")
 
 
 def sentence(findings: tuple[Finding, ...]) -> str:

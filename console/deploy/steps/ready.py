@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from console.checkpoint.forecast import compare
 from console.deploy import ready
 from console.deploy.evidence import explain_later
 from console.deploy.release import already_serving, candidate
@@ -39,6 +40,10 @@ class Ready:
         except (NotReady, Nonsense) as error:
             raise await explain_later(ctx, error, step=NAME) from error
         ctx.found.pop("serving", None)
+        starting = ctx.found.get("launch")
+        if isinstance(starting, Starting):
+            for event in compare(ctx, (*starting.spool.head, *starting.spool.tail)):
+                ctx.emit(event)
         known = candidate(ctx)
         began = ctx.found.get("downtime_started") or (known.downtime_started if known else None)
         ctx.emit(Downtime(time=time.time(), state="ended", seconds=ready.since(began)))

@@ -2,7 +2,7 @@
 
 `systemctl stop` of the units by name, waiting for systemd's own escalation: vLLM hangs on SIGTERM under load in 4 of 9
 tries and swallows it while loading (VLLM-LAB), so the unit's TimeoutStopSec and SIGKILL of its whole cgroup decide. An exit
-code proves nothing; afterwards cgroup, port, GPU memory and shared memory are looked at and what is not clean is named.
+code proves nothing; before it the dead man's switch is armed; afterwards cgroup, port, GPU memory and shared memory are looked at and what is not clean is named.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from console.deploy import deadman
 from console.deploy.release import adoptable, already_serving
+from console.deploy.rollback import served_before
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import NotReady, RelaunchError
 from console.events import Downtime, Progressed
@@ -72,6 +74,7 @@ class Stop:
         record = Stopped(names, had, tuple(sorted(ports)))
         ctx.found[NAME] = record
         ctx.found["stopped"] = tuple(dict.fromkeys((*ctx.found.get("stopped", ()), *names)))
+        await deadman.arm(ctx, served_before(ctx))
         limit = await _stop_limit(ctx, names)
         self._downtime(ctx)
         began = time.monotonic()

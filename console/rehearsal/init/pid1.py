@@ -190,6 +190,8 @@ class Pid1:
         timer = self.timers.pop(name, None)
         if timer is not None:
             timer.handle.cancel()
+            if timer.service not in self.services:  # collected with what it would have started
+                (self.layout.transient / timer.service).unlink(missing_ok=True)
             return None
         service = self.services.get(name)
         if service is None:
