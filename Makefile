@@ -10,8 +10,9 @@ READY := $(VENV)/.ready
 rehearse: $(READY)
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/relaunch --rehearse; else $(BIN)/relaunch --rehearse --script redeploy --yes; fi
 
+# Three at a time: most of them wait for a node, not for a core. What was left out, and why, stands at the end.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check .

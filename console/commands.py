@@ -43,6 +43,7 @@ async def run_script(session: Session, name: str, *, dry_run: bool = False) -> i
                 token=hub_token(os.environ),
                 evidence=state_folder() / "evidence",
                 lock_wait=float(session.given("lock_wait", 0.0)),
+                deep=bool(session.given("deep", False)),
                 release=str(session.given("release", None) or ""),
             ),
         )
@@ -93,7 +94,7 @@ async def resume(session: Session) -> int:
 
 async def status(session: Session) -> int:
     """What the node is and what serves there."""
-    from console.deploy.deadman import sentence
+    from console.deploy import deadman
     from console.deploy.lock import holder
     from console.deploy.release import last_good
     from console.engine import Engine
@@ -101,7 +102,7 @@ async def status(session: Session) -> int:
     async with connected(session) as where:
         profile = where.needed_profile()
         facts = await Engine(where.node, profile, session.store).facts()
-        good, lock, switch = last_good(facts), holder(facts), sentence(facts)
+        good, lock, switch = last_good(facts), holder(facts), deadman.sentence(facts)
     units = [facts.units[name] for name in (profile.service.unit, *profile.replaces) if name in facts.units]
     if session.as_json:
         session.tell_json(
@@ -233,7 +234,9 @@ async def report(session: Session) -> int:
 
     path = session.given("out")
     row = session.store.run(session.given("run"))
-    written = write_report(session.store, row, state_folder() / "evidence" / row.id, None if path is None else Path(path))
+    written = write_report(
+        session.store, row, state_folder() / "evidence" / row.id, None if path is None else Path(path)
+    )
     session.tell_json({"run": row.id, "path": str(written)}) if session.as_json else session.tell(str(written))
     return ExitCode.DONE
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from console import state
+from console.checkpoint.kv import user_rules
 from console.deploy import deadman, runlog
 from console.deploy.audit import Audited
 from console.deploy.fix import fix_for
@@ -35,6 +36,7 @@ from console.events import Event, Noted, RunEnded, RunStarted
 from console.node.base import Node
 from console.node.facts import Facts, read_facts
 from console.profile.model import Profile
+from console.settings import config_folder
 from console.text import Secret, duration
 
 FIXES = 3
@@ -117,7 +119,7 @@ class Engine:
             changed = await self._run(run, script, options, emit)
         except (Exception, asyncio.CancelledError) as caught:
             error = caught
-        code, text, remedy = ending(error, changed, dry_run=options.dry_run, armed=self._armed)
+        code, text, remedy = ending(error, changed, dry_run=options.dry_run or self.node.read_only, armed=self._armed)
         end = RunEnded(
             time=time.time(),
             run=run,
@@ -172,6 +174,8 @@ class Engine:
             run=run,
             token=options.token,
             options={
+                "kv_rules": user_rules(config_folder(os.environ)),
+                **({"deep": True} if options.deep else {}),
                 **({"evidence_dir": folder} if folder else {}),
                 **({"release": options.release} if options.release else {}),
             },

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.errors import ExitCode, InvalidFile, UsageError
 from console.session import Session, connected, profile_folders
+from console.settings import config_folder
 from console.text import plural
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ def _check_profiles(session: Session, files: list[str]) -> int:
 
 async def patch(session: Session) -> int:
     """The KV decision and patch of a local model folder."""
+    from console.checkpoint.kv import user_rules
     from console.checkpoint.local import patch_folder
 
     overlay = session.given("overlay")
@@ -116,6 +119,7 @@ async def patch(session: Session) -> int:
         bool(session.given("in_place")),
         bool(session.given("dry_run", False)),
         bool(session.given("restore")),
+        rules=user_rules(config_folder(os.environ)),
     )
     session.tell_json(report.to_json()) if session.as_json else session.tell(str(report))
     return ExitCode.DONE
@@ -123,6 +127,7 @@ async def patch(session: Session) -> int:
 
 async def fit(session: Session) -> int:
     """The memory fit of a local model folder."""
+    from console.checkpoint.kv import user_rules
     from console.checkpoint.local import fit_folder
 
     report = await asyncio.to_thread(
@@ -136,6 +141,7 @@ async def fit(session: Session) -> int:
             cc=session.given("cc"),
             kv=session.given("kv"),
             max_model_len=session.given("max_model_len"),
+            rules=user_rules(config_folder(os.environ)),
         )
     )
     session.tell_json(report.to_json()) if session.as_json else session.tell(str(report))

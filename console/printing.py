@@ -14,6 +14,7 @@ from typing import TextIO
 from console.events import (
     CauseFound,
     Changed,
+    Compared,
     Downtime,
     Event,
     Found,
@@ -25,7 +26,7 @@ from console.events import (
     StageReached,
     StepChanged,
 )
-from console.text import duration, size
+from console.text import duration, gib, size
 
 UNICODE = {"ok": "✓", "fail": "✗", "run": "▶", "skip": "·", "warn": "!", "full": "█", "empty": "░", "dash": "–"}
 ASCII = {"ok": "ok", "fail": "x", "run": ">", "skip": ".", "warn": "!", "full": "#", "empty": ".", "dash": "-"}
@@ -60,6 +61,7 @@ class Printer:
         self._signs = dict(signs or glyphs(os.environ))
         self._live = stream.isatty()
         self._open = False
+        self._rehearsal = False
         self._tenths: dict[str, int] = {}
         self._plan = True  # diffs are what a plan is for; while a run changes things they stay in its history
 
@@ -68,13 +70,14 @@ class Printer:
             case RunStarted():
                 mark = "  REHEARSAL" if event.rehearsal else ""
                 mark += "  nothing will be changed" if event.read_only else ""
-                self._plan = event.read_only
+                self._rehearsal = event.rehearsal
+                self._plan = event.read_only or event.verb == "preflight"
                 self._line(f"{event.node} › {event.profile} › run {event.run} {event.verb}{mark}")
             case StepChanged():
                 self._step(event)
             case Progressed():
                 self._progress(event)
-            case Found(level="warn" | "refuse"):
+            case Found():
                 self._finding(event)
             case Changed(diff=diff) if diff and self._plan:
                 self._block(f"    {event.text}", diff)
@@ -86,6 +89,9 @@ class Printer:
                 self._line(f"{self._signs['dash'] * 2} downtime ended after {duration(seconds)}")
             case Measured():
                 self._line(f"    {measured(event)}")
+            case Compared():
+                small = "; the practice checkpoint is small, its server tells a real model's figures"
+                self._line(f"    {compared(event)}{small if self._rehearsal else ''}")
             case Noted():
                 self._line(f"  {self._signs['warn']} {event.text}")
             case CauseFound():
@@ -121,6 +127,10 @@ class Printer:
             self._line(line)
 
     def _finding(self, event: Found) -> None:
+        if event.table and (self._plan or event.level != "allow"):
+            self._block(f"    {event.rule}: memory of one GPU", event.table)
+        if event.level == "allow":
+            return
         sign = self._sign("warn" if event.level == "warn" else "fail")
         self._line(f"  {sign} {event.rule}: {event.text}")
         if event.remedy:
@@ -211,3 +221,15 @@ def measured(event: Measured) -> str:
         f"{milliseconds(event.ttft_ms, 'TTFT')}  {milliseconds(event.tpot_ms, 'TPOT')}  "
         f"{milliseconds(event.itl_ms, 'ITL')}{failed}"
     )
+
+
+def compared(event: Compared) -> str:
+    """`kv-cache 189,392 tokens, forecast 192,000 tokens (+1.4 %)`; the forecast is `unknown` where there was none."""
+
+    def figure(value: float | None) -> str:
+        if value is None:
+            return "unknown"
+        return gib(value) if event.unit == "bytes" else amount(value, event.unit)
+
+    error = "" if event.error is None else f" ({event.error * 100:+.1f} %)"
+    return f"{event.what} {figure(event.measured)}, forecast {figure(event.expected)}{error}"

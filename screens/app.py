@@ -20,23 +20,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 # Read when textual is imported, so they stand before it. Slow links and tmux get small, few frames.
-for _name, _value in (("TEXTUAL_FPS", "15"), ("TEXTUAL_ANIMATIONS", "none"), ("TEXTUAL_SMOOTH_SCROLL", "0")):
+for _name, _value in (
+    ("TEXTUAL_FPS", "15"),
+    ("TEXTUAL_ANIMATIONS", "none"),
+    ("TEXTUAL_SMOOTH_SCROLL", "0"),
+    ("TEXTUAL_THEME", "ansi-dark"),
+):
     os.environ.setdefault(_name, _value)
 if os.environ.get("NO_COLOR") == "":
     del os.environ["NO_COLOR"]  # the public rule says non-empty; Textual counts an empty one as set
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.filter import Monochrome, NoColor
 from textual.screen import ModalScreen, Screen
 
 from console.deploy.store import state_folder
-from console.errors import RelaunchError
+from console.errors import ExitCode, RelaunchError
 from console.live import Glance
 from console.text import clean
+from console.verbs import verb
 from screens.deeds import Deed, Deeds
 from screens.glyphs import UNICODE, Glyphs
 from screens.source import Moment, Source
-from screens.status import MESSAGE_SECONDS
+from screens.status import MESSAGE_SECONDS, KeyLine
 
 if TYPE_CHECKING:
     from console.live import Live
@@ -92,10 +99,10 @@ class ConsoleApp(App[int]):
         keymap: Mapping[str, str] | None = None,
         first: str = "main",
         opening: Opening | None = None,
-        theme: str = "ansi-dark",
     ) -> None:
         super().__init__()
-        self.theme = theme
+        # Textual chose this filter by a theme that may not be the terminal's own; without colour there are no colours
+        self._filters = [NoColor() if isinstance(item, Monochrome) else item for item in self._filters]
         self.source = source
         self.glyphs = glyphs
         self.moment = clock
@@ -105,6 +112,7 @@ class ConsoleApp(App[int]):
         self.opening = opening
         """What makes other sources; None in tests and replays."""
         self.deeds = Deeds()
+        self.set_class(glyphs.ascii, "-ascii")
         self.strict = False
         """True raises what a screen raises instead of showing it; for tests."""
         self._first = first
@@ -272,7 +280,8 @@ class ConsoleApp(App[int]):
         """One sentence in place of the keys, for some seconds. `level`: info, warning, error."""
         moment = self.moment()
         self._message = (" ".join(clean(text).split()), level, moment.mono + MESSAGE_SECONDS)
-        self.call_later(self.tick, again=True)
+        for line in self.screen.query(KeyLine):
+            line.redraw()
 
     def message(self, moment: Moment) -> tuple[str, str] | None:
         """The sentence to show at `moment`, and its level."""
@@ -295,6 +304,22 @@ class ConsoleApp(App[int]):
         return await future
 
     # -- deeds --------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing now are not named and do nothing."""
+        if action == "fix":
+            return self.fixable and not self.read_only
+        if action == "verb" and parameters and verb(str(parameters[0])).destructive:
+            glance = self.source.glance()
+            known = parameters[0] != "rollback" or glance.good is not None or failed(glance)
+            return known and not glance.running and not self.read_only
+        return True
+
+    @property
+    def fixable(self) -> bool:
+        """The last run failed, and triage named a remedy that can be applied from here."""
+        glance = self.source.glance()
+        return failed(glance) and glance.run.cause is not None and bool(glance.run.cause.fix)
 
     def action_open(self, name: str) -> None:
         self.open(name)
@@ -335,6 +360,23 @@ class ConsoleApp(App[int]):
             self.exit(0)
             return
         self.push_screen(leaving(self.source.glance()), lambda leave: self.exit(0) if leave else None)
+
+
+def failed(glance: Glance) -> bool:
+    """True when the last run ended in failure and the console has not begun another."""
+    ended = glance.run.ended
+    return ended is not None and ended.code not in (ExitCode.DONE, ExitCode.INTERRUPTED) and not glance.running
+
+
+def answered(glance: Glance) -> bool:
+    """True when the answer is to be shown in place of the question: the run failed, or its step did and the cause is
+    known while the way back is still taken."""
+    run = glance.run
+    if failed(glance):
+        return True
+    cause = run.cause
+    step = run.step(cause.step) if cause is not None else None
+    return glance.running and step is not None and step.state == "failed"
 
 
 def _words(error: BaseException) -> str:

@@ -7,8 +7,7 @@ on this machine.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,120 +16,25 @@ from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
 from console.deploy.fix import ProfileEdit, fix_for
-from console.deploy.store import state_folder
-from console.events import CauseFound
 from console.live import Glance
-from console.logs.spool import Spool
+from console.logs.linefile import LineFile
 from console.text import clean, plural
-from console.triage import Diagnosis
 from console.triage.page import fix_words
 from screens.base import ConsoleScreen
+from screens.failure import AROUND, Account, account, evidence_folder, find_line, lines_around, neighbours, same
 from screens.keys import verb_binding
 from screens.source import Moment, Source
 from screens.widgets.lines import Pager, Part, fit, line, wrap
 from screens.widgets.sections import LABEL, diff_rows, empty, labelled, old, section
 
 PANE_ID = "cause"
-AROUND = 3
-"""Lines shown before and after the cause's own."""
 CONTEXT_COLUMNS = 1000
-EVIDENCE_BYTES = 64 << 20
-"""A captured log larger than this is not searched for its neighbours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """All that is known of one failure. None and empty are unknown. `line` counts from 1 in a log of `lines` lines."""
-
-    title: str
-    text: str
-    process: str = ""
-    ranks: int | None = None
-    only_rank: int | None = None
-    line: int | None = None
-    lines: int | None = None
-    stage: str = ""
-    category: str = ""
-    certain: bool = True
-    meaning: str = ""
-    remedy: str = ""
-    fix: str = ""
-    around: tuple[str, ...] = ()
-    at: int = 0
-    where: str = "log"
-    outside: tuple[str, ...] = ()
-
-
-def account(glance: Glance) -> Account | None:
-    """The failure to show: the run's cause joined with triage's, triage's alone, or the run's last sentence."""
-    run, found = glance.run, glance.log.diagnosis
-    if run.cause is not None:
-        return _joined(run.cause, found)
-    if run.ended is not None and run.ended.code not in (0, 130) and not glance.running:
-        step = next((step.name for step in run.steps if step.state == "failed"), run.verb)
-        return Account(title=f"{step} failed", text=run.ended.text, remedy=run.ended.remedy)
-    if found is not None and found.outcome in ("failed", "hung"):
-        return of_log(found)
-    return None
-
-
-def of_log(found: Diagnosis) -> Account:
-    """What triage says of a log."""
-    cause = found.cause
-    state = "is hung" if found.outcome == "hung" else "failed"
-    return Account(
-        title=f"the last launch {state}",
-        text=cause.text if cause else "",
-        process=(cause.process or "") if cause else "",
-        ranks=cause.ranks if cause else None,
-        only_rank=cause.only_rank if cause else None,
-        line=cause.line if cause else None,
-        lines=found.lines,
-        stage=found.stage or "",
-        category=found.category or "",
-        certain=found.certain,
-        meaning=found.meaning,
-        remedy=found.remedy,
-        fix=found.fix or "",
-        around=cause.around if cause else (),
-        at=cause.at if cause else 0,
-        where=cause.where if cause else "log",
-        outside=found.evidence,
-    )
-
-
-def same(cause: CauseFound, found: Diagnosis | None) -> bool:
-    """Both speak of the same line."""
-    return found is not None and found.cause is not None and _bare(found.cause.text) == _bare(cause.text)
-
-
-def _joined(cause: CauseFound, found: Diagnosis | None) -> Account:
-    more = of_log(found) if found is not None and same(cause, found) else Account("", "")
-    return Account(
-        title=f"{cause.step} failed",
-        text=cause.text,
-        process=cause.process or more.process,
-        ranks=cause.ranks if cause.ranks is not None else more.ranks,
-        only_rank=more.only_rank,
-        line=more.line if more.line is not None else cause.line,
-        lines=more.lines,
-        stage=more.stage,
-        category=cause.category or more.category,
-        certain=more.certain,
-        meaning=cause.meaning or more.meaning,
-        remedy=cause.remedy or more.remedy,
-        fix=cause.fix or more.fix,
-        around=more.around,
-        at=more.at,
-        where=more.where,
-        outside=more.outside,
-    )
 
 
 class CauseDetail(Pager):
     """The page."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: LineFile) -> None:
         super().__init__("First cause", id=PANE_ID)
         self._glance = Glance()
         self._moment = Moment(0.0, 0.0)
@@ -140,7 +44,7 @@ class CauseDetail(Pager):
         self._edit: ProfileEdit | None = None
         self._folder: Path | None = None
         self.spool_line: int | None = None
-        """Where the cause stands in the spool, counted from 0; None when it is not found there."""
+        """Where the cause's line begins in the spool, in bytes; None when it is not found there."""
         self._sought = ""
 
     def show(self, glance: Glance, moment: Moment) -> None:
@@ -159,13 +63,17 @@ class CauseDetail(Pager):
             found = replace(found, around=around, at=at)
         self._account = found
         diagnosis = self._glance.log.diagnosis
-        usable = diagnosis is not None and self._glance.profile is not None and found is not None and diagnosis.fix == found.fix
+        usable = (
+            diagnosis is not None
+            and self._glance.profile is not None
+            and found is not None
+            and diagnosis.fix == found.fix
+        )
         self._edit = fix_for(self._glance.profile, diagnosis) if usable else None  # type: ignore[arg-type]
         self._find("" if found is None else found.text)
         if found is not None and not found.around and self.spool_line is not None:
-            first = max(0, self.spool_line - AROUND)
-            around = tuple(self._spool.lines(first, self.spool_line + AROUND + 1))
-            self._account = replace(found, around=around, at=self.spool_line - first)
+            around, at = lines_around(self._spool, self.spool_line)
+            self._account = replace(found, around=around, at=at)
 
     def _find(self, text: str) -> None:
         """Look for the cause in the spool, once for each cause: its place does not move while lines are added."""
@@ -193,8 +101,18 @@ class CauseDetail(Pager):
             return empty(self._nothing(), width)
         rows = self._head(found, width)
         rows += self._where(found, width)
-        rows += section("means", found.meaning or "? no rule of the catalogue knows this line", width, look="" if found.meaning else "dim")
-        rows += section("do", found.remedy or "? read the lines around it; l opens the log", width, look="" if found.remedy else "dim")
+        rows += section(
+            "means",
+            found.meaning or "? no rule of the catalogue knows this line",
+            width,
+            look="" if found.meaning else "dim",
+        )
+        rows += section(
+            "do",
+            found.remedy or "? read the lines around it; l opens the log",
+            width,
+            look="" if found.remedy else "dim",
+        )
         rows += self._fix(found, width)
         rows += self._around(found, width)
         rows += self._rest(found, width)
@@ -202,7 +120,10 @@ class CauseDetail(Pager):
 
     def _nothing(self) -> tuple[str, ...]:
         found = self._glance.log.diagnosis
-        state = {"ready": "The last launch became ready, so there is no cause.", "unfinished": "The launch is under way; no failure so far."}
+        state = {
+            "ready": "The last launch became ready, so there is no cause.",
+            "unfinished": "The launch is under way; no failure so far.",
+        }
         words = state.get(found.outcome, "") if found is not None else ""
         return (
             words or "No failure is known.",
@@ -213,7 +134,11 @@ class CauseDetail(Pager):
 
     def _head(self, found: Account, width: int) -> list[Strip]:
         sign = self.glyphs.fail
-        rows = [line((f" {sign} {found.title}", "bold red"), ("" if found.certain else "   suspected, not certain", "yellow"))]
+        rows = [
+            line(
+                (f" {sign} {found.title}", "bold red"), ("" if found.certain else "   suspected, not certain", "yellow")
+            )
+        ]
         parts = clean(found.text) or "the log does not say why"
         return [*rows, line(""), *section("said", parts, width, look="bold")]
 
@@ -232,7 +157,9 @@ class CauseDetail(Pager):
             parts.append(f"read from the {found.where}, not from the log")
         if found.category:
             parts.append(found.category)
-        rows = section("where", " · ".join(parts) if not self.glyphs.ascii else ", ".join(parts), width) if parts else []
+        rows = (
+            section("where", " · ".join(parts) if not self.glyphs.ascii else ", ".join(parts), width) if parts else []
+        )
         if found.line is not None and found.lines:
             rows += labelled("", [self._place(found.line, found.lines, min(60, width - 14))])
         return rows
@@ -252,7 +179,9 @@ class CauseDetail(Pager):
             here = place == found.at
             number = "" if found.line is None else str(found.line - found.at + place)
             mark = self.glyphs.cursor if here else " "
-            text = fit(clean(found.around[place])[:CONTEXT_COLUMNS], max(8, width - 20), ellipsis=self.glyphs.ellipsis).rstrip()
+            text = fit(
+                clean(found.around[place])[:CONTEXT_COLUMNS], max(8, width - 20), ellipsis=self.glyphs.ellipsis
+            ).rstrip()
             rows.append(line((f"{mark} {number:>6} ", "bold red" if here else "dim"), (text, "bold" if here else "")))
         return [line(""), *labelled("around", rows)]
 
@@ -264,7 +193,11 @@ class CauseDetail(Pager):
         said = wrap(f"{clean(words)}, and launch again", max(8, width - LABEL - 1 - len(key)))
         rows = [line((key if not place else " " * len(key), "bold red"), f" {part}") for place, part in enumerate(said)]
         if self._edit is not None:
-            rows += [row for row in diff_rows(self._edit.diff, width) if row.text[:1] in "+-" and row.text[:3] not in ("---", "+++")]
+            rows += [
+                row
+                for row in diff_rows(self._edit.diff, width)
+                if row.text[:1] in "+-" and row.text[:3] not in ("---", "+++")
+            ]
         return labelled("fix", rows)
 
     def _rest(self, found: Account, width: int) -> list[Strip]:
@@ -272,16 +205,25 @@ class CauseDetail(Pager):
         for place, text in enumerate(found.outside):
             rows += section("besides" if not place else "", text, width, look="yellow")
         diagnosis, run = self._glance.log.diagnosis, self._glance.run
-        if run.cause is not None and diagnosis is not None and diagnosis.cause is not None and not same(run.cause, diagnosis):
+        if (
+            run.cause is not None
+            and diagnosis is not None
+            and diagnosis.cause is not None
+            and not same(run.cause, diagnosis)
+        ):
             rows += section("log says", f"{diagnosis.cause.text} (line {diagnosis.cause.line or '?'})", width)
         if run.ended is not None and found.text != run.ended.text and run.ended.code:
             rows += section("then", run.ended.text, width)
         noise = diagnosis.noise if diagnosis is not None else ()
         hidden = sum(item.count for item in noise)
         if hidden:
-            reasons = "; ".join(f"{item.count} {self.glyphs.times} {item.reason}" for item in sorted(noise, key=lambda n: -n.count)[:4])
+            reasons = "; ".join(
+                f"{item.count} {self.glyphs.times} {item.reason}" for item in sorted(noise, key=lambda n: -n.count)[:4]
+            )
             more = f"; and {len(noise) - 4} more reasons" if len(noise) > 4 else ""
-            rows += section("harmless", f"{plural(hidden, 'line')} that look bad and are not: {reasons}{more}", width, look="dim")
+            rows += section(
+                "harmless", f"{plural(hidden, 'line')} that look bad and are not: {reasons}{more}", width, look="dim"
+            )
         if self._folder is not None:
             rows += section("kept in", str(self._folder), width, look="dim")
         return [line(""), *rows] if rows else []
@@ -294,7 +236,13 @@ class CauseScreen(ConsoleScreen):
     FIRST = ("fix", "logs", "rollback")
     PANES: ClassVar[tuple[type, ...]] = (CauseDetail,)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("F", "app.fix", "fix and relaunch", id="fix", tooltip="apply the known remedy of the failure, and launch again"),
+        Binding(
+            "F",
+            "app.fix",
+            "fix and relaunch",
+            id="fix",
+            tooltip="apply the known remedy of the failure, and launch again",
+        ),
         Binding("enter", "log", "show in log", id="cause.log", tooltip="open the log at the cause"),
         verb_binding("logs", "log"),
         verb_binding("rollback"),
@@ -317,46 +265,22 @@ class CauseScreen(ConsoleScreen):
         return True
 
     def action_log(self) -> None:
-        number = self._pane.spool_line
-        if number is not None:
-            self.relaunch.open("log", line=number)
+        offset = self._pane.spool_line
+        if offset is None:
+            return
+        self.relaunch.open("log")
+        self.relaunch.call_later(self._jump, offset)
 
+    def _jump(self, offset: int) -> None:
+        """Once the log stands on top: to the line that begins at `offset`."""
+        from screens.log import LogScreen  # the log is opened by now, or it is not here
 
-def evidence_folder(run: str) -> Path | None:
-    """The folder with what the run captured when it failed, when there is one."""
-    folder = state_folder() / "evidence" / run
-    return folder if run and folder.is_dir() else None
+        screen = self.relaunch.screen
+        if isinstance(screen, LogScreen):
+            pane = screen.pane
 
+            def go() -> None:
+                pane.page.jump(offset)
+                pane.redraw()
 
-def neighbours(path: Path, number: int) -> tuple[tuple[str, ...], int]:
-    """Up to three lines on each side of line `number` (from 1) of a captured log, and where it is among them."""
-    try:
-        if os.stat(path).st_size > EVIDENCE_BYTES:
-            return (), 0
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return (), 0
-    if not 1 <= number <= len(lines):
-        return (), 0
-    first = max(0, number - 1 - AROUND)
-    return tuple(clean(text) for text in lines[first : number + AROUND]), number - 1 - first
-
-
-def find_line(spool: Spool, text: str, *, back: int = 200_000) -> int | None:
-    """The last line of the spool that says what the cause says, among the newest `back` lines."""
-    wanted = _bare(text.splitlines()[0] if text.strip() else "")[:200]
-    if not wanted:
-        return None
-    step, last = 5_000, len(spool)
-    while last > max(0, len(spool) - back):
-        first = max(0, last - step)
-        for place, said in reversed(list(enumerate(spool.lines(first, last), first))):
-            if wanted in said:
-                return place
-        last = first
-    return None
-
-
-def _bare(text: str) -> str:
-    return " ".join(clean(text).split())
-
+            screen.call_after_refresh(go)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.widgets import Input
@@ -22,7 +22,7 @@ from console.errors import RelaunchError
 from console.text import clean
 from console.verbs import VERBS
 from screens.deeds import Deed, save
-from screens.widgets.lines import Pane, Part, line
+from screens.widgets.lines import Note, Pane, Part, line
 
 if TYPE_CHECKING:
     from screens.app import ConsoleApp
@@ -48,7 +48,7 @@ _OWN = {
     "look": "read the node's facts again",
     "q": "leave the console; what runs on the node goes on",
 }
-_HEADLESS = frozenset({"catalogue", "patch", "fit", "profile", "rehearsal"})
+_HEADLESS = frozenset({"audit", "catalogue", "fit", "patch", "profile", "rehearsal", "report"})
 """Verbs that need a command line of their own; the console says how to say them."""
 
 
@@ -112,7 +112,9 @@ class CommandLine(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="command"):
             yield Matches()
-            yield Input(id="command-line", compact=True)
+            with Horizontal(id="command-prompt"):
+                yield Note([line((":", "bold cyan"))], id="command-sign")
+                yield Input(id="command-line", compact=True)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         pane = self.query_one(Matches)
@@ -188,10 +190,10 @@ def _do(app: ConsoleApp, name: str, rest: str, *, replace: bool) -> None:
         app.open(VERB_SCREENS[name])
     elif name == "resume":
         app.do(Deed(_unfinished(app)))
-    elif name in _HEADLESS or name in ("unlock", "show"):
-        app.say(f"in a shell: relaunch {name} {'RUN' if name == 'show' else '--help'}", "warning")
     elif any(verb.name == name and verb.script for verb in VERBS):
         app.do(Deed(name))
+    elif any(verb.name == name for verb in VERBS):
+        app.say(f"{name} wants more words than stand here; in a shell: relaunch {name} --help", "warning")
     else:
         near = _near(name, commands())
         app.say(

@@ -114,7 +114,8 @@ def _start(app: ConsoleApp, deed: Deed) -> None:
     from screens.dialogs import typed
 
     async def confirm(question: str, word: str) -> bool:
-        return bool(await app.answer(lambda: typed("Confirm", question, word)))
+        agreed = await app.answer(lambda: typed("Confirm", question, word))
+        return agreed is True
 
     glance = app.source.glance()
     options = RunOptions(

@@ -59,9 +59,8 @@ class Choices(Pane):
         self.redraw()
 
     def action_take(self) -> None:
-        dialog = self.screen
-        assert isinstance(dialog, Dialog)
-        dialog.took(self.chosen)
+        if isinstance(self.screen, Dialog):
+            self.screen.took(self.chosen)
 
 
 class _Words(Lines):

@@ -148,7 +148,14 @@ class FirstUseScreen(ConsoleScreen):
     def _choose_profile(self, node: str) -> None:
         opening = self.relaunch.needed_opening()
         found = [
-            Offer(item.name, item.profile.title if item.profile else "has problems: `relaunch profile check`", "profile", item.name, "Profiles") for item in list_profiles(opening.folders())
+            Offer(
+                item.name,
+                item.profile.title if item.profile else "has problems: `relaunch profile check`",
+                "profile",
+                item.name,
+                "Profiles",
+            )
+            for item in list_profiles(opening.folders())
         ]
         if not found:
             raise UsageError("there is no profile", "write one, and name its folder with --profiles DIR")
@@ -188,21 +195,21 @@ def offers() -> list[Offer]:
             known.append(Offer(name, f"{target.host}{mark}", "node", name, "Known nodes"))
             names.add(name)
     hosts = [
-        Offer(host, "from the OpenSSH config; is added to the known nodes", "host", host, "Add a node")
+        Offer(host, "from the OpenSSH config; is then a known node", "host", host, "Add a node")
         for host in openssh_hosts(openssh_config_files())
         if host not in names
     ]
     return [
         Offer(
             "rehearse",
-            "the whole job on a practice node of this machine; nothing real is touched",
+            "the whole job, practised; nothing real is touched",
             "rehearse",
             group="Begin",
         ),
         *known,
         Offer("this machine", "serve here, without SSH", "node", "local", "Known nodes" if known else "Add a node"),
         *hosts,
-        Offer("a log file", "the first cause and a filtered view of any vLLM log, without a node", "log", group="Look"),
+        Offer("a log file", "the first cause and a view of any vLLM log", "log", group="Look"),
     ]
 
 

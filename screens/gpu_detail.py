@@ -82,9 +82,7 @@ class GpuPane(Pager):
             parts.append((f"driver {clean(sample.driver or '?')}  CUDA {clean(sample.cuda or '?')}", "dim"))
         age = old(self._moment, self._view.seen)
         if age:
-            parts.append((f"{self.glyphs.warn} {age}", "yellow"))
-        if self._view.trouble:
-            parts.append((f"{self.glyphs.warn} {clean(self._view.trouble)}", "yellow"))
+            parts.insert(0, (f"{self.glyphs.warn} {age}", "bold yellow"))
         return tuple(parts)
 
     def body(self, width: int) -> list[Strip]:
@@ -93,14 +91,20 @@ class GpuPane(Pager):
             why = clean(self._view.trouble) or "the node has not been reached yet"
             return empty(
                 ("Nothing is known of the GPUs yet.", f"Memory by owner, utilisation, power, temperature and processes of "
-                 f"each stand here once the node tells: {why}.", "Nothing needs to be pressed; N chooses another node."),
+                 f"each stand here once the node tells: {why}.", "Nothing needs to be pressed; h on the main screen lists other nodes."),
                 width,
             )  # fmt: skip
         if not sample.gpus:
             return [*empty(("The node shows no GPU.",), width), line(""), *self._findings(sample.findings, width)]
+        trouble = clean(self._view.trouble)
+        wrong = (
+            labelled("trouble", noted(self.glyphs.warn, trouble, width, "bold yellow"), "bold yellow")
+            if trouble
+            else []
+        )
         if self.one is None or self.one >= len(sample.gpus):
-            return self._all(sample, width)
-        return self._single(sample, self.one, width)
+            return [*wrong, *self._all(sample, width)]
+        return [*wrong, *self._single(sample, self.one, width)]
 
     # -- all ------------------------------------------------------------------------------------------------------
 
@@ -114,7 +118,9 @@ class GpuPane(Pager):
             rows.append(self._row(place, gpu, sample, bar, width))
         rows += [line(""), self._legend(), line("")]
         names_of = sorted({clean(gpu.name) if gpu.name else "?" for gpu in sample.gpus})
-        rows += section("cards", ", ".join(f"{_count(sample, name)} {self.glyphs.times} {name}" for name in names_of), width)
+        rows += section(
+            "cards", ", ".join(f"{_count(sample, name)} {self.glyphs.times} {name}" for name in names_of), width
+        )
         rows += self._findings(sample.findings, width)
         return rows
 
@@ -220,11 +226,17 @@ class GpuPane(Pager):
     def _card(self, gpu: Gpu, width: int) -> list[Strip]:
         cc = "sm_?" if gpu.capability is None else f"sm_{gpu.capability[0]}{gpu.capability[1]}"
         mig = _flag(gpu.mig, "MIG on", "MIG off", "MIG ?")
-        return section("card", f"{cc}   {mig}   bus {clean(gpu.bus or '?')}   {clean(gpu.uuid or 'uuid ?')}", width, look="dim")
+        return section(
+            "card", f"{cc}   {mig}   bus {clean(gpu.bus or '?')}   {clean(gpu.uuid or 'uuid ?')}", width, look="dim"
+        )
 
     def _processes(self, gpu: Gpu, width: int) -> list[Strip]:
         if not gpu.processes:
-            words = "none that this login can see" if gpu.memory_used else ("none" if gpu.memory_used == 0 else "? the driver does not tell")
+            words = (
+                "none that this login can see"
+                if gpu.memory_used
+                else ("none" if gpu.memory_used == 0 else "? the driver does not tell")
+            )
             return section("held by", words, width, look="dim")
         wide = width >= 76
         rows = [line((f"{'pid':>8} {'memory':>9}  {'owner':<10} {'unit':<24} command" if wide

@@ -83,7 +83,9 @@ def entries(screen: Screen[object]) -> list[tuple[str, str, str, str]]:
     nodes = [*(widget for widget in screen.walk_children(Widget) if widget.can_focus), screen, screen.app]
     for node in nodes:
         place = _place(node)
-        for key, binding in node._bindings:
+        bindings = node._bindings.copy()
+        bindings.apply_keymap(screen.app._keymap)
+        for key, binding in bindings:
             if binding.id and binding.description:
                 mark = (place, binding.id)
                 found.setdefault(mark, []).append(shown(key))

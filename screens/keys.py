@@ -14,33 +14,31 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 from textual.binding import Binding, BindingType
-from textual.keys import Keys
+from textual.keys import Keys, _character_to_key
 
 from console.errors import InvalidFile, Problem
 from console.verbs import VERBS, verb
 
 FORBIDDEN = {
-    "ctrl+a": "GNU screen's prefix",
-    "ctrl+b": "tmux's prefix",
-    "ctrl+s": "stops the terminal's output",
-    "ctrl+q": "starts the terminal's output",
-    "ctrl+z": "suspends the console",
-    "ctrl+i": "is Tab",
-    "ctrl+m": "is Enter",
-    "ctrl+j": "is Enter on many terminals, and moves between tmux panes",
-    "ctrl+h": "is Backspace on many terminals",
-    "ctrl+c": "leaves the console",
+    "ctrl+a": "it is GNU screen's prefix",
+    "ctrl+b": "it is tmux's prefix",
+    "ctrl+s": "it stops the terminal's output",
+    "ctrl+q": "it starts the terminal's output",
+    "ctrl+z": "it suspends the console",
+    "ctrl+i": "it is Tab",
+    "ctrl+m": "it is Enter",
+    "ctrl+j": "it is Enter on many terminals, and moves between tmux panes",
+    "ctrl+h": "it is Backspace on many terminals",
+    "ctrl+c": "it leaves the console",
 }
 _NAMED = frozenset(key.value for key in Keys) | {"space", "enter", "tab", "escape", "backspace", "delete"}
-_SYMBOLS = {"?": "question_mark", ":": "colon", "/": "slash", "!": "exclamation_mark", ".": "full_stop", "<": "less_than_sign",
-            ">": "greater_than_sign", "-": "minus", "+": "plus", "[": "left_square_bracket", "]": "right_square_bracket",
-            "*": "asterisk", "#": "number_sign", "=": "equals_sign", "_": "underscore", ";": "semicolon"}  # fmt: skip
 _SHIFTABLE = re.compile(r"(?:(?:ctrl|alt|shift)\+){0,3}([a-z0-9]|f[1-9]|f1[0-2]|up|down|left|right|home|end|pageup|pagedown"
                         r"|insert|delete|tab|enter|space)\Z")  # fmt: skip
 
@@ -157,7 +155,10 @@ class _Check:
                 for other in scope.bindings:
                     if other.id is None or other.id == name:
                         continue
-                    for shared in sorted(set(keys) & set(self._keys(other))):
+                    own = {key for item in scope.bindings if item.id == name for key in _defaults(item)}
+                    # what two panes share by default (j, k) they share on purpose
+                    alike = own & set(_defaults(other))
+                    for shared in sorted((set(keys) & set(self._keys(other))) - alike):
                         pair = (min(name, other.id), max(name, other.id))
                         if pair not in told:
                             told.add(pair)
@@ -168,11 +169,15 @@ class _Check:
     def _keys(self, binding: Binding) -> tuple[str, ...]:
         if binding.id in self.chosen:
             return self.chosen[binding.id][0]
-        return tuple(normal(key.strip()) for key in binding.key.split(","))
+        return _defaults(binding)
 
     def _problem(self, node: yaml.Node, name: str, text: str) -> None:
         mark = node.start_mark
         self.problems.append(Problem(self.file, mark.line + 1, mark.column + 1, name, text))
+
+
+def _defaults(binding: Binding) -> tuple[str, ...]:
+    return tuple(normal(key.strip()) for key in binding.key.split(","))
 
 
 def problem_of(key: str) -> str:
@@ -181,33 +186,27 @@ def problem_of(key: str) -> str:
         return "an empty key: a comma too many?"
     low = normal(key)
     if low in FORBIDDEN:
-        return (
-            f"{key} cannot be used: it {FORBIDDEN[low]}"
-            if " " in FORBIDDEN[low] and not FORBIDDEN[low].endswith("prefix")
-            else f"{key} cannot be used: it is {FORBIDDEN[low]}"
-        )
-    if len(key) == 1 or low in _NAMED or low in _SYMBOLS.values() or _SHIFTABLE.match(low):
+        return f"{key} cannot be used: {FORBIDDEN[low]}"
+    if len(key) == 1 or low in _NAMED or _SHIFTABLE.match(low):
         return ""
     return f"{key!r} is no key; write a letter, a digit, f1-f12, an arrow, or ctrl+letter"
 
 
 def normal(key: str) -> str:
     """A key in the form that Textual knows: `?` becomes question_mark, names are lower case, a capital stays."""
-    if len(key) == 1:
-        return _SYMBOLS.get(key, key)
-    return key.lower()
+    return _character_to_key(key) if len(key) == 1 else key.lower()
 
 
 def shown(key: str) -> str:
-    """A key as an operator writes it."""
-    symbols = {name: sign for sign, name in _SYMBOLS.items()}
-    return symbols.get(key, "esc" if key == "escape" else key.removeprefix("upper_"))
+    """A key as an operator writes it: `?`, `D`, `enter`."""
+    if key in _WORDS:
+        return _WORDS[key]
+    return _SIGNS.get(key, key)
+
+
+_SIGNS = {_character_to_key(sign): sign for sign in string.punctuation}
+_WORDS = {"escape": "esc", "pageup": "pgup", "pagedown": "pgdn"}
 
 
 def keymap_file(config: Path) -> Path:
     return config / "keys.yaml"
-
-
-def fixed_keymap(given: Mapping[str, str] | None) -> dict[str, str]:
-    """A keymap for `App.set_keymap`, checked by `load_keymap` before."""
-    return dict(given or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 
 from console.live import Glance
 from screens.base import ConsoleScreen
+from screens.log_file import FileSource
 from screens.source import Moment, Source
 from screens.widgets.log_pane import LogPane
 
@@ -25,9 +27,11 @@ class LogScreen(ConsoleScreen):
     # h moves to the left in a log, so it does not go back from here
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape", "back", "back", id="back")]
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self._pane = LogPane(source, id=PANE_ID)
+    def __init__(self, source: Source, path: Path | None = None) -> None:
+        """With `path` the file of that name instead of the source's log. Raises UsageError when it cannot be read."""
+        self._file = None if path is None else FileSource(path, source.store)
+        super().__init__(self._file or source)
+        self._pane = LogPane(self.source, id=PANE_ID)
 
     @property
     def pane(self) -> LogPane:
@@ -37,4 +41,8 @@ class LogScreen(ConsoleScreen):
         yield self._pane
 
     def show(self, glance: Glance, moment: Moment) -> None:
-        self._pane.show(glance, moment)
+        self._pane.show(glance if self._file is None else self._file.glance(), moment)
+
+    def on_unmount(self) -> None:
+        if self._file is not None:
+            self._file.close()

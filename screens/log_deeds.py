@@ -10,17 +10,18 @@ import asyncio
 import os
 import shlex
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from console.logs.filters import Filter, load_presets
+from console.logs.filters import Filter, presets
 from console.logs.launches import Launch, Launches, processes
 from console.text import clean, plural, size
 from console.triage.rules import load_rules
 from screens.clipboard import copy, new_path
 from screens.log_panels import Entry, Panel
+from screens.widgets.log_pane import own_presets
 
 if TYPE_CHECKING:
     from screens.widgets.log_pane import LogPane
@@ -32,26 +33,26 @@ BATCH = 2000
 ALL = "\0all"
 
 
-def preset_panel(pane: LogPane) -> None:
+async def preset_panel(pane: LogPane) -> None:
     """Choose a saved filter."""
-    presets = {preset.name: preset for preset in load_presets()}
+    own = own_presets()
+    found = presets(own)
     entries = [Entry(ALL, "none", "", "everything but noise")]
     entries += [
-        Entry(name, name, str(preset) if len(str(preset)) < 40 else "", preset.reason)
-        for name, preset in presets.items()
+        Entry(name, name, str(preset) if len(str(preset)) < 40 else "", preset.reason) for name, preset in found.items()
     ]
 
     def chosen(key: str | None) -> None:
         if key is not None:
-            pane.want(Filter() if key == ALL else presets[key])
+            pane.want(Filter() if key == ALL else found[key])
 
-    pane.app.push_screen(Panel("Presets: profiles/filters.yaml", entries, "There is no preset."), chosen)
+    pane.app.push_screen(Panel(f"Presets; yours go into {own}", entries, "There is no preset."), chosen)
 
 
-def process_panel(pane: LogPane) -> None:
+async def process_panel(pane: LogPane) -> None:
     """Choose one process or rank."""
-    known = dict(processes(pane.log))
-    diagnosis = pane._glance.log.diagnosis
+    known = dict(processes(pane.logged))
+    diagnosis = pane.glance.log.diagnosis
     for rank in diagnosis.ranks if diagnosis else ():
         known.setdefault(clean(rank.process), 0)
     entries = [Entry(ALL, "all")]
@@ -67,9 +68,9 @@ def process_panel(pane: LogPane) -> None:
     pane.app.push_screen(Panel("Process or rank", entries, "No line names a process."), chosen)
 
 
-def noise_panel(pane: LogPane) -> None:
+async def noise_panel(pane: LogPane) -> None:
     """What is hidden, how often, and why; Enter shows those lines alone."""
-    noise = pane._noise
+    noise = pane.noise
     hidden = pane.page.view.hidden
     entries = [
         Entry(name, name, f"{count:,}", noise.why.get(name, "") if noise else "")
@@ -89,7 +90,7 @@ async def launches_of(pane: LogPane, wanted: Callable[[Launches], object]) -> La
     """The launches of the log, scanned as far as is needed. None when the pane went away."""
     if pane.launches is None:
         rules = pane.rules or load_rules()
-        pane.launches = await asyncio.to_thread(Launches, pane.log, rules)
+        pane.launches = await asyncio.to_thread(Launches, pane.logged, rules)
     launches = pane.launches
     told = 0.0
     while not wanted(launches) and launches.work():
@@ -146,7 +147,7 @@ async def stage_panel(pane: LogPane) -> None:
 def _clock(pane: LogPane, offset: int) -> str:
     from console.logs.stamps import clock
 
-    return clock(pane.log.line_at(offset)) or ""
+    return clock(pane.logged.line_at(offset)) or ""
 
 
 # -- copying, writing, opening --------------------------------------------------------------------------------------------
@@ -163,14 +164,14 @@ async def yank(pane: LogPane) -> None:
     if not offsets:
         pane.relaunch.say("there is no line to copy", "warning")
         return
-    text = "\n".join(pane.log.line_at(offset) for offset in offsets) + "\n"
+    text = "\n".join(pane.logged.line_at(offset) for offset in offsets) + "\n"
     await _copy(pane, text, plural(len(offsets), "line"))
 
 
 async def yank_cause(pane: LogPane) -> None:
     """Copy the first cause with its meaning and its remedy."""
-    diagnosis = pane._glance.log.diagnosis
-    cause = pane._cause()
+    diagnosis = pane.glance.log.diagnosis
+    cause = pane.cause()
     if diagnosis is None or cause is None:
         pane.relaunch.say("no failure is known in this log", "warning")
         return
@@ -184,16 +185,16 @@ async def _copy(pane: LogPane, text: str, what: str) -> None:
     pane.relaunch.say(done.words, "error" if done.how == "failed" else "info")
 
 
-def ask_file(pane: LogPane) -> None:
+async def ask_file(pane: LogPane) -> None:
     """Ask where to, then write the marked lines, else all that are shown."""
     from screens.filter_bar import FilterBar
 
-    unit = clean(pane._glance.log.unit).removesuffix(".service") or pane.log.path.stem
+    unit = clean(pane.glance.log.unit).removesuffix(".service") or pane.logged.path.stem
     suggestion = new_path("".join(char if char.isalnum() or char in "-_." else "_" for char in unit), os.environ)
 
     def typed(text: str | None) -> None:
         if text:
-            pane.run_worker(write(pane, Path(text).expanduser()), group="write", exit_on_error=False)
+            pane.begin("writing", lambda pane: write(pane, Path(text).expanduser()))
 
     pane.app.push_screen(FilterBar("write", str(suggestion), _wrong_path), typed)
 
@@ -230,11 +231,11 @@ async def _shown(pane: LogPane, begin: int = 0) -> AsyncIterator[list[str]]:
     """The marked lines, else all shown ones from `begin` on, in batches."""
     page, view = pane.page, pane.page.view
     if page.mark is not None:
-        yield [pane.log.line_at(offset) for offset in page.marked_lines()]
+        yield [pane.logged.line_at(offset) for offset in page.marked_lines()]
         return
-    offset, end = begin, pane.log.size
+    offset, end = begin, pane.logged.size
     while chunk := [at for at in view.after(offset, BATCH) if at < end]:
-        yield [pane.log.line_at(at) for at in chunk]
+        yield [pane.logged.line_at(at) for at in chunk]
         offset = chunk[-1] + 1
         await asyncio.sleep(0)  # a turn for keys
 
@@ -249,7 +250,7 @@ async def pager(pane: LogPane) -> None:
         pane.relaunch.say(f"there is no pager {' '.join(program) or 'named'}; W writes a file", "warning")
         return
     path = new_path("pager", os.environ)
-    await write(pane, path) if pane.page.mark is not None or pane.log.size <= PAGER_LIMIT else await _write_newest(
+    await write(pane, path) if pane.page.mark is not None or pane.logged.size <= PAGER_LIMIT else await _write_newest(
         pane, path
     )
     if not path.exists():
@@ -272,10 +273,24 @@ async def pager(pane: LogPane) -> None:
 
 
 async def _write_newest(pane: LogPane, path: Path) -> None:
-    begin = pane.log.start_of(pane.log.size - PAGER_LIMIT)
+    begin = pane.logged.start_of(pane.logged.size - PAGER_LIMIT)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(f"(lines of the last {size(PAGER_LIMIT)}; W writes them all)\n".encode())
         async for lines in _shown(pane, begin):
             file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+
+
+DEEDS: dict[str, Callable[[LogPane], Coroutine[Any, Any, None]]] = {
+    "why": noise_panel,
+    "preset": preset_panel,
+    "process": process_panel,
+    "stage": stage_panel,
+    "launch": previous_launch,
+    "yank": yank,
+    "yank_cause": yank_cause,
+    "write": ask_file,
+    "pager": pager,
+}
+"""By the name that a binding gives."""

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from console.deploy.script import Script
 from console.deploy.store import Store
@@ -20,11 +20,10 @@ from console.node.base import LinkState
 from console.text import clean
 from console.triage import Reader, load_rules
 
-if TYPE_CHECKING:
-    from screens.app import ConsoleApp
-
 READ = 32
 """Segments that triage reads per step."""
+LOOK_SECONDS = 1.0
+FIRST_SECONDS = 0.5
 READ_MOST = 512 << 20
 """Of a longer file triage reads the last bytes of this number: the last launch is what it speaks of."""
 
@@ -42,7 +41,7 @@ class FileSource:
         self.spool = cast(Spool, self.log)  # a screen reads it only, and both can be read alike
         self.store = store
         view = LogView(unit=clean(path.name), following=True, seen=time.monotonic())
-        self._glance = Glance(node="file", link=LinkState(False, reason="a file, no node"), log=view)
+        self._glance = Glance(link=LinkState(False), log=view)
         self._triage: asyncio.Future[None] | None = None
 
     def glance(self) -> Glance:
@@ -66,21 +65,23 @@ class FileSource:
 
     async def _read(self) -> None:
         """Feed triage beside the loop, and say what it says at the end; again whenever the file has grown."""
+        await asyncio.sleep(FIRST_SECONDS)  # the first page comes first; nothing signals that it stands
         reader = Reader(await asyncio.to_thread(load_rules))
         at = max(0, self.log.size - READ_MOST) // SEGMENT
         offset, generation = self.log.block(at, at + 1)[0] if at else 0, self.log.generation
+        told = -1
         while True:
             if generation != self.log.generation:
                 reader, offset, generation = Reader(load_rules()), 0, self.log.generation
             end = min(self.log.settled, offset + READ * SEGMENT)
             if end > offset:
-                await asyncio.to_thread(reader.feed, self.log._read(offset, end))
+                await asyncio.to_thread(reader.feed, self.log.read(offset, end))
                 offset = end
                 continue
-            self._set(reader)
-            version = self.log.version
-            while version == self.log.version:
-                await asyncio.sleep(1.0)  # a file tells nobody that it grew; the pane polls it
+            if told != self.log.version:
+                told = self.log.version
+                self._set(reader)
+            await asyncio.sleep(LOOK_SECONDS)  # a file tells nobody that it grew; the pane polls it
 
     def _set(self, reader: Reader) -> None:
         view = replace(
@@ -93,16 +94,9 @@ class FileSource:
         self._glance = replace(self._glance, version=self._glance.version + 1, log=view)
 
 
-def open_file(app: ConsoleApp, path: Path) -> None:
-    """Put the viewer of a file on top. Raises UsageError when it cannot be read."""
-    from screens.log import LogScreen
-
-    app.push_screen(LogScreen(FileSource(path, app.source.store)))
-
-
 def view_file(path: Path, store: Store, *, ascii_only: bool = False) -> int:
     """`relaunch logs FILE` in a terminal: the viewer alone; an exit code. Must not run inside a loop."""
-    from screens.app import SCREENS, ConsoleApp
+    from screens.app import ConsoleApp
     from screens.glyphs import choose
 
     async def run() -> int:
@@ -113,5 +107,4 @@ def view_file(path: Path, store: Store, *, ascii_only: bool = False) -> int:
         finally:
             source.close()
 
-    assert "log" in SCREENS
     return asyncio.run(run())

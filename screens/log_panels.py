@@ -16,7 +16,9 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from screens.widgets.choice import Choice
-from screens.widgets.lines import fit, line
+from screens.widgets.lines import fit, line, wrap
+
+WHY_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,15 @@ class _Rows(Choice):
             (entry.figure.rjust(figure), "cyan"), "  ", (fit(entry.why, rest, ellipsis=dots).rstrip(), "dim"),
         )  # fmt: skip
 
+    def rows(self, width: int, height: int) -> list[Strip]:
+        """The list, and below it the whole reason of the chosen entry, which its row may have cut."""
+        made = super().rows(width, max(2, height - WHY_ROWS))
+        entry = self._entries.get(self.chosen)
+        if entry is None or not entry.why:
+            return made
+        made += [line("")] * max(0, height - WHY_ROWS - len(made))
+        return [*made, *(line((f"  {part}", "dim")) for part in wrap(entry.why, width - 2)[:WHY_ROWS])]
+
     def nothing(self) -> tuple[str, ...]:
         return (self._nothing,)
 
@@ -71,7 +82,7 @@ class Panel(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="panel") as box:
-            box.styles.height = max(2, len(self._entries)) + 1
+            box.styles.height = max(1, len(self._entries)) + 1 + WHY_ROWS
             yield _Rows(self._title_words, self._entries, self._nothing)
 
     def on_choice_chosen(self, message: Choice.Chosen) -> None:

@@ -7,7 +7,7 @@ side by side, the log below; with a cause both shrink to one row each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,32 +16,31 @@ from textual.containers import Container
 from textual.geometry import Region
 
 from console.live import Glance
+from screens.app import answered
 from screens.base import ConsoleScreen
 from screens.keys import verb_binding
 from screens.source import Moment, Source
 from screens.status import KeyLine
-from screens.widgets.cause import CausePane, failed
+from screens.widgets.cause import CausePane
 from screens.widgets.checklist import Checklist
 from screens.widgets.gpus import Gpus
-from screens.widgets.log_here import log_pane
+from screens.widgets.log_pane import LogPane
 from screens.widgets.summary import SummaryPane
-
-if TYPE_CHECKING:
-    from textual.widget import Widget
 
 WIDE = 100
 STEP_ROWS = 17
 """Rows of the whole checklist: title, fourteen steps, the downtime line, one blank."""
 NOWHERE = Region(0, 0, 0, 0)
-IDLE_KEYS = ("redeploy", "plan", "log.filter", "log.noise", "logs", "diagnose", "bench", "runs", "gpus", "rollback")
-BUSY_KEYS = ("checklist.open", "log.filter", "log.noise", "logs", "diagnose", "gpus", "interrupt", "plan")
-FAILED_KEYS = ("fix", "diagnose", "logs", "rollback", "redeploy", "log.noise", "plan")
+IDLE_KEYS = ("redeploy", "plan", "main.filter", "main.noise", "logs", "diagnose", "bench", "runs", "gpus", "rollback")
+BUSY_KEYS = ("checklist.open", "main.filter", "main.noise", "logs", "diagnose", "gpus", "interrupt", "plan")
+FAILED_KEYS = ("fix", "diagnose", "logs", "rollback", "redeploy", "main.noise", "plan")
 
 
 class MainScreen(ConsoleScreen):
     """What runs, what failed, why, and what may be pressed."""
 
     FIRST = IDLE_KEYS
+    PANES: ClassVar[tuple[type, ...]] = (Checklist, Gpus, LogPane)
     AUTO_FOCUS = "#checklist"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "app.leave", "detach", id="quit"),
@@ -64,8 +63,8 @@ class MainScreen(ConsoleScreen):
         verb_binding("gpus"),
         verb_binding("status", show=False),
         Binding("u", "look", "look again", id="look", show=False, tooltip="read the node's facts again"),
-        Binding("slash", "log('filter')", "filter", id="log.filter"),
-        Binding("n", "log('noise')", "noise", id="log.noise"),
+        Binding("slash", "log('filter')", "filter", id="main.filter"),
+        Binding("n", "log('noise')", "noise", id="main.noise"),
     ]
 
     def __init__(self, source: Source) -> None:
@@ -79,10 +78,10 @@ class MainScreen(ConsoleScreen):
             yield SummaryPane(id="summary")
             yield Gpus(id="gpus")
             yield CausePane(id="cause")
-            yield log_pane(self.source, id="log")
+            yield LogPane(self.source, id="log")
 
     def show(self, glance: Glance, moment: Moment) -> None:
-        bad = failed(glance)
+        bad = answered(glance)
         if bad != self._bad:
             self._bad = bad
             self._fit()
@@ -92,9 +91,7 @@ class MainScreen(ConsoleScreen):
         self.query_one(SummaryPane).show(glance, moment)
         if bad:
             self.query_one(CausePane).show(glance, moment)
-        pane: Widget = self.query_one("#log")
-        if hasattr(pane, "show"):
-            pane.show(glance, moment)
+        self.query_one(LogPane).show(glance, moment)
         self._place()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -147,8 +144,9 @@ class MainScreen(ConsoleScreen):
 
     def action_log(self, what: str) -> None:
         """Hand a key to the log pane."""
-        pane = self.query_one("#log")
-        pane.focus()
+        pane = self.query_one(LogPane)
+        if what != "noise":
+            pane.focus()
         self.call_later(pane.run_action, what)
 
     def on_checklist_opened(self, message: Checklist.Opened) -> None:

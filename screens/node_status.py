@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
 from console.live import Glance
-from console.node.facts import Facts
+from console.node.facts import Facts, UnitState
 from console.text import clean, duration, gib, plural, size
 from screens.base import ConsoleScreen
 from screens.source import Moment
@@ -62,25 +62,19 @@ class FactsPane(Pager):
             ("login", f"{clean(facts.user)}{'' if facts.root else ', without root: some facts are hidden'}"),
             ("machine", f"{plural(facts.cpus, 'CPU')}, {gib(facts.memory)} of memory"),
         ]
-        for unit in facts.units.values():
-            file = "" if unit.text else ", no unit file"
-            fields.append(
-                (
-                    f"unit{'' if len(fields) == 3 else ''}",
-                    f"{clean(unit.name)}  {clean(unit.active)} ({clean(unit.sub)}){file}",
-                )
-            )
-        for listener in facts.listeners:
-            fields.append(
-                (
-                    "port",
-                    f"{listener.port}  {clean(listener.unit or listener.command or 'a process that cannot be seen')}",
-                )
-            )
-        for venv in dict.fromkeys(facts.venvs.values()):
-            fields.append(("vLLM", f"{clean(venv.vllm or 'not installed')}  in {clean(venv.path)}"))
-        for disk in dict.fromkeys(facts.disks.values()):
-            fields.append(("disk", f"{size(disk.free)} free of {size(disk.total)}  at {clean(disk.mount)}"))
+        fields += [("unit", _unit(unit)) for unit in facts.units.values()]
+        fields += [
+            ("port", f"{item.port}  {clean(item.unit or item.command or 'a process that cannot be seen')}")
+            for item in facts.listeners
+        ]
+        fields += [
+            ("vLLM", f"{clean(venv.vllm or 'not installed')}  in {clean(venv.path)}")
+            for venv in dict.fromkeys(facts.venvs.values())
+        ]
+        fields += [
+            ("disk", f"{size(disk.free)} free of {size(disk.total)}  at {clean(disk.mount)}")
+            for disk in dict.fromkeys(facts.disks.values())
+        ]
         good = glance.good
         fields.append(
             (
@@ -92,6 +86,11 @@ class FactsPane(Pager):
         )
         fields.append(("lock", "free" if glance.lock is None else clean(str(glance.lock))))
         return fields
+
+
+def _unit(unit: UnitState) -> str:
+    file = "" if unit.text else ", no unit file"
+    return f"{clean(unit.name)}  {clean(unit.active)} ({clean(unit.sub)}){file}"
 
 
 class NodeStatusScreen(ConsoleScreen):

@@ -24,7 +24,7 @@ from console.node.target import Target, openssh_config_files
 from console.text import clean, gib, headline
 from screens.base import ConsoleScreen
 from screens.first_use import openssh_hosts
-from screens.runs import outcome
+from screens.runs import history, outcome
 from screens.source import Moment, Source
 from screens.widgets.choice import Choice
 from screens.widgets.gpus import short_name
@@ -81,10 +81,12 @@ def known_nodes(store: Store) -> tuple[tuple[KnownNode, ...], str]:
         targets = load_nodes(path) if path.exists() else {}
     except RelaunchError as error:
         trouble = headline(clean(error.message), 300)
-    history = _history(store)
-    found = [_practice(history), _node("local", "local", "no SSH", history)]
-    found += [_node(name, "file", address(target), history, production=target.production) for name, target in targets.items()]
-    found += [_node(host, "openssh", "", history) for host in openssh_hosts(openssh_config_files()) if host not in targets]
+    past = _history(store)
+    found = [_practice(past), _node("local", "local", "no SSH", past)]
+    found += [
+        _node(name, "file", address(target), past, production=target.production) for name, target in targets.items()
+    ]
+    found += [_node(host, "openssh", "", past) for host in openssh_hosts(openssh_config_files()) if host not in targets]
     return tuple(found), trouble
 
 
@@ -99,7 +101,7 @@ def address(target: Target) -> str:
 def _history(store: Store) -> Callable[[str, bool], tuple[RunRow | None, RunRow | None]]:
     """(name, rehearsal) -> (newest run, newest that ended well)."""
     try:
-        rows = store.runs(limit=RUNS_READ)
+        rows = history(store, RUNS_READ, {})
     except Exception:  # the history is a help here, not the matter
         rows = ()
 
@@ -115,15 +117,15 @@ def _node(
     name: str,
     kind: Kind,
     where: str,
-    history: Callable[[str, bool], tuple[RunRow | None, RunRow | None]],
+    past: Callable[[str, bool], tuple[RunRow | None, RunRow | None]],
     *,
     production: bool = False,
 ) -> KnownNode:
-    last, good = history(name, False)
+    last, good = past(name, False)
     return KnownNode(clean(name), kind, where, production, None, last, good)
 
 
-def _practice(history: Callable[[str, bool], tuple[RunRow | None, RunRow | None]]) -> KnownNode:
+def _practice(past: Callable[[str, bool], tuple[RunRow | None, RunRow | None]]) -> KnownNode:
     from console.rehearsal import practice
 
     try:
@@ -131,7 +133,7 @@ def _practice(history: Callable[[str, bool], tuple[RunRow | None, RunRow | None]
     except (OSError, RelaunchError, ValueError):
         running = None
     where = f"{running.host}:{running.port}" if running else "starts when it is opened"
-    last, good = history(PRACTICE, True)
+    last, good = past(PRACTICE, True)
     return KnownNode(PRACTICE, "practice", where, False, running is not None, last, good)
 
 
@@ -157,9 +159,10 @@ class NodeList(Choice):
         return list(self._known)
 
     def heading(self) -> tuple[Part, ...]:
-        if self._trouble:
-            return ((f"{self.glyphs.fail} the nodes file: {self._trouble}", "bold red"),)
         return ((f"{len(self._known)}", "dim"),)
+
+    def trouble(self) -> str:
+        return f"the nodes file cannot be used: {self._trouble}" if self._trouble else ""
 
     def columns(self, width: int) -> str:
         if width < 60:
@@ -178,7 +181,9 @@ class NodeList(Choice):
             return line((f"{sign} ", look), name, " ", (words, look))
         parts: list[Part] = [(f"{sign} ", look), name, " ", (fit(words, 17), look)]
         if width >= 110:
-            parts.append(f" {fit(node.where or '-', 24, ellipsis=ellipsis)} {fit(self.model(node), 18, ellipsis=ellipsis)}")
+            parts.append(
+                f" {fit(node.where or '-', 24, ellipsis=ellipsis)} {fit(self.model(node), 18, ellipsis=ellipsis)}"
+            )
             parts.append(f" {fit(self.gpus(node), 31, ellipsis=ellipsis)}")
         else:
             parts.append(f" {fit(self.model(node), 18, ellipsis=ellipsis)}")
@@ -199,7 +204,11 @@ class NodeList(Choice):
         glyphs, link = self.glyphs, self._glance.link
         if self.connected(node):
             if link.up:
-                return glyphs.run, f"here, {'?' if link.latency_ms is None else f'{link.latency_ms:.0f}'} ms", "bold green"
+                return (
+                    glyphs.run,
+                    f"here, {'?' if link.latency_ms is None else f'{link.latency_ms:.0f}'} ms",
+                    "bold green",
+                )
             return glyphs.fail, "here, link down", "bold red"
         if node.kind == "practice":
             return (glyphs.ok, "runs", "green") if node.up else (glyphs.idle, "not started", "dim")
@@ -234,7 +243,10 @@ class NodeList(Choice):
         now = self._glance.run.run if self._glance.running else ""
         sign, words, look = outcome(row, self.glyphs, running=row.id == now)
         ago = age_words(self._moment.wall - row.started)
-        return [(sign, look), f" {row.verb} {words}, {ago} ago" if self.size.width >= 110 else f" {row.verb}, {ago} ago"]
+        return [
+            (sign, look),
+            f" {row.verb} {words}, {ago} ago" if self.size.width >= 110 else f" {row.verb}, {ago} ago",
+        ]
 
 
 class AboutNode(Pane):
@@ -251,12 +263,19 @@ class AboutNode(Pane):
         if node is None:
             return []
         mark: Part = (" PRODUCTION ", "bold black on yellow") if node.production else ""
-        head = line((self.glyphs.rule, "dim"), (f" {node.name} ", "bold"), mark, " ", (self.glyphs.rule * width, "dim")).crop(0, width)
+        head = line(
+            (self.glyphs.rule, "dim"), (f" {node.name} ", "bold"), mark, " ", (self.glyphs.rule * width, "dim")
+        ).crop(0, width)
         lines = [("from", f"{_FROM[node.kind]}{', ' + node.where if node.where else ''}")]
         lines += [("model", self._model(node)), ("GPUs", self._list.gpus(node))]
         last = node.last
         if last is not None:
-            lines.append(("last run", f"{last.id} {last.verb} of {clean(last.profile)}: {headline(clean(last.text), 400) or 'no end known'}"))
+            lines.append(
+                (
+                    "last run",
+                    f"{last.id} {last.verb} of {clean(last.profile)}: {headline(clean(last.text), 400) or 'no end known'}",
+                )
+            )
         lines.append(("enter", self._enter(node)))
         made = [head]
         for label, text in lines:
@@ -368,4 +387,3 @@ def serving(glance: Glance) -> str:
             model = profile.model.served_name if name == profile.service.unit else name.removesuffix(".service")
             return clean(model) if unit.active == "active" else f"{clean(model)} ({unit.active})"
     return "nothing serves" if facts.units else "?"
-

@@ -139,7 +139,9 @@ class PlanPane(Pager):
         room = width - name_width - 14
         for step in _needed(run):
             words = headline(clean(step.changes[0].text if step.changes else step.detail), max(20, room))
-            more = f" (and {len(step.changes) - 1} more)" if len(step.changes) > 1 and step.name not in FILE_STEPS else ""
+            more = (
+                f" (and {len(step.changes) - 1} more)" if len(step.changes) > 1 and step.name not in FILE_STEPS else ""
+            )
             sign, look = (self.glyphs.fail, "bold red") if step.state == "failed" else (self.glyphs.warn, "yellow")
             rows.append(line((f"{sign} ", look), (fit(step.name, name_width), "bold"), f"{words}{more}"))
         already = [step.name for step in run.steps if step.state == "satisfied"]
@@ -176,7 +178,9 @@ class PlanPane(Pager):
             words = "? it is worked out once the model's config, the sizes of its files and the GPUs are known"
             return [line(""), *section("fit", words, width, look="dim")]
         glyphs = self.glyphs
-        sign, look = {True: (glyphs.ok, "green"), False: (glyphs.fail, "bold red"), None: (glyphs.unknown, "yellow")}[found.loads]
+        sign, look = {True: (glyphs.ok, "green"), False: (glyphs.fail, "bold red"), None: (glyphs.unknown, "yellow")}[
+            found.loads
+        ]
         rows = [line((f"{sign} {clean(found.why)}", look), ("   of one GPU:", "dim"))]
         table = [row for row in fit_table(found) if row[0] != "verdict"]
         names = max(len(name) for name, _ in table) + 2
@@ -212,7 +216,11 @@ class PlanPane(Pager):
         return [line(""), *rows]
 
     def _diff(self, label: str, change: Changed, width: int) -> list[Strip]:
-        return [*section(label, change.text, width), *labelled("", diff_rows(change.diff, width))] if change.diff else section(label, change.text, width)
+        return (
+            [*section(label, change.text, width), *labelled("", diff_rows(change.diff, width))]
+            if change.diff
+            else section(label, change.text, width)
+        )
 
     def _checks(self, run: Snapshot, width: int) -> list[Strip]:
         if not run.findings:

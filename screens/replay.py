@@ -108,9 +108,11 @@ class Transport(Pane):
         if not tape.events:
             return []
         run = tape.events[0]
-        about = f"run {run.run} {run.verb}" if isinstance(run, RunStarted) else "run"
+        about = f"run {run.run} {'plan' if run.read_only else run.verb}" if isinstance(run, RunStarted) else "run"
         clock = time.strftime("%d %b %H:%M:%S", time.localtime(tape.clock))
-        state: Part = ("at its end", "") if tape.done else (("plays", "bold cyan") if self.playing else ("paused", "bold yellow"))
+        state: Part = (
+            ("at its end", "") if tape.done else (("plays", "bold cyan") if self.playing else ("paused", "bold yellow"))
+        )
         sign = glyphs.ok if tape.done else (glyphs.run if self.playing else glyphs.idle)
         head = line(
             " ", (f"{sign} ", state[1] if isinstance(state, tuple) else ""), state, f" at {self.speed}{glyphs.times}   ",
@@ -131,22 +133,32 @@ class Story(Pager):
         self._words: list[tuple[Event, str, str, str]] = []
         self._told = 0
         self._follow = True
+        self._empty: tuple[str, ...] = ()
 
     def load(self, tape: Tape) -> None:
         self.tape = tape
         self._words, self._told = [], 0
 
+    def say(self, words: tuple[str, ...]) -> None:
+        """Show these words in place of events: there are none."""
+        self._empty = words
+        self.redraw()
+
     def heading(self) -> tuple[Part, ...]:
         return () if self._follow else (("scrolled up; G follows again", "yellow"),)
 
     def body(self, width: int) -> list[Strip]:
+        if self._empty:
+            return empty(self._empty, width)
         self._tell()
         rows: list[Strip] = []
         for event, sign, text, look in self._words:
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             for place, part in enumerate(wrap(text, max(10, width - 13))):
                 head: Part = (f" {clock} ", "dim") if not place else " " * 10
-                rows.append(line(head, (f"{sign} " if not place else "  ", look), (part, look if "bold" in look else "")))
+                rows.append(
+                    line(head, (f"{sign} " if not place else "  ", look), (part, look if "bold" in look else ""))
+                )
         return rows
 
     def rows(self, width: int, height: int) -> list[Strip]:
@@ -206,7 +218,11 @@ def words(event: Event, glyphs: Glyphs) -> tuple[str, str, str] | None:
             told = glyphs.warn, event.text, "yellow"
         case RunEnded():
             good = event.code == 0
-            told = glyphs.ok if good else glyphs.fail, f"ended with {event.code}: {event.text}", "green" if good else "bold red"
+            told = (
+                glyphs.ok if good else glyphs.fail,
+                f"ended with {event.code}: {event.text}",
+                "green" if good else "bold red",
+            )
         case _:
             return None
     return told[0], clean(told[1]), told[2]
@@ -232,8 +248,8 @@ class ReplayScreen(ConsoleScreen):
         Binding("left,comma", "step(-1)", "event back", id="replay.previous", show=False, priority=True),
         Binding("f,plus", "faster(1)", "faster", id="replay.faster", key_display="f"),
         Binding("s,minus", "faster(-1)", "slower", id="replay.slower", key_display="s"),
-        Binding("e,end", "end", "to the end", id="replay.end", key_display="e", priority=True),
-        Binding("b,home", "begin", "to the start", id="replay.begin", key_display="b", priority=True),
+        Binding("e", "end", "to the end", id="replay.end", key_display="e", priority=True),
+        Binding("b", "begin", "to the start", id="replay.begin", key_display="b", priority=True),
         Binding("tab", "app.focus_next", "pane", id="replay.pane", show=False),
     ]
 
@@ -295,10 +311,12 @@ class ReplayScreen(ConsoleScreen):
         body = self.query_one("#replay-body")
         body.set_class(self.size.width < 100, "-narrow")
         if not tape.events:
-            self._list.display = False
-            self._story.put([self._story.title(self._story.size.width, "Replay"), *empty(self._nothing(), self._story.size.width)])
+            self._list.display = self._transport.display = False
+            self._story.say(self._nothing())
             return
-        shown = Glance(run=tape.snapshot, running=not tape.done and tape.snapshot.ended is None, expected=self._expected)
+        shown = Glance(
+            run=tape.snapshot, running=not tape.done and tape.snapshot.ended is None, expected=self._expected
+        )
         self._list.show(replace(shown, version=tape.at), Moment(tape.clock, 0.0))
         self._transport.redraw()
         self._story.redraw()
@@ -307,7 +325,10 @@ class ReplayScreen(ConsoleScreen):
         if self._trouble:
             return (f"This run cannot be replayed: {self._trouble}", "q goes back to the list of runs.")
         if self._run:
-            return (f"Run {self._run} wrote down nothing: it was reserved and never began.", "q goes back to the list of runs.")
+            return (
+                f"Run {self._run} wrote down nothing: it was reserved and never began.",
+                "q goes back to the list of runs.",
+            )
         return (
             "No run yet, so there is nothing to replay.",
             "Steps and events of a past run stand here, as fast as you like. p on the main screen makes a first run: a plan.",

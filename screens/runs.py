@@ -6,13 +6,14 @@ The store is read when the screen comes up and when the run in hand begins or en
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
-from console.deploy.store import RunRow
+from console.deploy.store import RunRow, Store, started
 from console.errors import ExitCode, RelaunchError
 from console.live import Glance
 from console.text import clean, duration, headline
@@ -60,6 +61,21 @@ def outcome(row: RunRow, glyphs: Glyphs, *, running: bool) -> tuple[str, str, st
     return glyphs.fail, words, "bold red"
 
 
+def history(store: Store, limit: int, known: dict[str, bool]) -> tuple[RunRow, ...]:
+    """The newest runs, with `plan` as verb of those that changed nothing: the store's row alone does not tell them from
+    the real ones. `known` remembers what was looked up, run by run."""
+    rows = []
+    for row in store.runs(limit=limit):
+        if row.id not in known:
+            began = started(store, row.id)
+            if began is None and row.code is None:
+                rows.append(row)  # reserved a moment ago; its first event is still to come
+                continue
+            known[row.id] = began is not None and began.read_only
+        rows.append(replace(row, verb="plan") if known[row.id] else row)
+    return tuple(rows)
+
+
 class RunList(Choice):
     """The table. Key of a row is the run's id."""
 
@@ -83,10 +99,11 @@ class RunList(Choice):
         return list(self._runs)
 
     def heading(self) -> tuple[Part, ...]:
-        if self._trouble:
-            return ((f"{self.glyphs.fail} {self._trouble}", "bold red"),)
         full = len(self._runs) == LIMIT
         return ((f"the newest {LIMIT}" if full else f"{len(self._runs)}", "dim"),) if self._runs else ()
+
+    def trouble(self) -> str:
+        return f"the history cannot be read: {self._trouble}" if self._trouble else ""
 
     def nothing(self) -> tuple[str, ...]:
         return (
@@ -96,34 +113,41 @@ class RunList(Choice):
         )
 
     def columns(self, width: int) -> str:
-        text = f"{'end':<{NARROW if width < 60 else OUTCOME}}{self._cells('run', 'when', 'took', 'verb', 'node', width)}"
-        return text + ("  result" if width >= RESULT else "  profile" if width >= 60 else "")
+        text = (
+            f"{'end':<{NARROW if width < 60 else OUTCOME}}{self._cells('run', 'when', 'took', 'verb', 'node', width)}"
+        )
+        return text + ("  result" if width >= RESULT else "")
 
     def row(self, key: str, width: int, *, chosen: bool) -> Strip:
         row = self._runs[key]
         sign, words, look = outcome(row, self.glyphs, running=key == self._now)
         code = "" if row.code is None else str(row.code)
         took = "" if row.ended is None else duration(max(0.0, row.ended - row.started))
-        cells = self._cells(row.id, self._when(row), took, row.verb, clean(row.node), width)
+        cells = self._cells(row.id, self._when(row), took, row.verb, _where(row, width), width)
         parts: list[Part] = [(f"{sign} {code:>3} ", look)]
         if width >= 60:
             parts.append((fit(words, OUTCOME - NARROW), look))
         parts.append((cells, "bold" if chosen else ""))
-        if width < 60:
+        if width < RESULT:
             return line(*parts)
         mark = "rehearsal " if row.rehearsal else ""
-        text = clean(row.profile)
-        if width >= RESULT:
-            text = headline(clean(row.text), 400) or ("" if row.code is not None else "its console was killed; :resume takes it up")
+        text = headline(clean(row.text), 400) or (
+            "" if row.code is not None else "its console was killed; :resume takes it up"
+        )
         room = width - sum(len(part if isinstance(part, str) else part[0]) for part in parts) - len(mark) - 2
-        return line(*parts, "  ", (mark, "yellow"), (fit(text, max(0, room), ellipsis=self.glyphs.ellipsis).rstrip(), "" if chosen else "dim"))
+        return line(
+            *parts,
+            "  ",
+            (mark, "yellow"),
+            (fit(text, max(0, room), ellipsis=self.glyphs.ellipsis).rstrip(), "" if chosen else "dim"),
+        )
 
     def _cells(self, run: str, when: str, took: str, verb: str, node: str, width: int) -> str:
         ellipsis = self.glyphs.ellipsis
         cells = f"{run:<5} {when:<12}"
         if width < 60:
             return f"{cells} {fit(verb, 9, ellipsis=ellipsis)}"
-        return f"{cells} {took:>7}  {fit(verb, 9, ellipsis=ellipsis)} {fit(node, 18 if width >= RESULT else 12, ellipsis=ellipsis)}"
+        return f"{cells} {took:>7}  {fit(verb, 9, ellipsis=ellipsis)} {fit(node, 18 if width >= RESULT else max(8, width - 61), ellipsis=ellipsis)}"
 
     def _when(self, row: RunRow) -> str:
         """The clock for today, the date before that."""
@@ -152,9 +176,13 @@ class ChosenRun(Pane):
             return []
         ago = age_words(self._moment.wall - row.started)
         about = f" run {row.id} {row.verb} "
-        detail = f"{clean(row.node)} {self.glyphs.crumb} {clean(row.profile)}, {ago} ago" + (", rehearsal" if row.rehearsal else "")
+        detail = f"{clean(row.node)} {self.glyphs.crumb} {clean(row.profile)}, {ago} ago" + (
+            ", rehearsal" if row.rehearsal else ""
+        )
         said = wrap(clean(row.text), max(8, width - 2)) if row.text else ["nothing was written down about its end"]
-        head = line((self.glyphs.rule, "dim"), (about, "bold"), detail, " ", (self.glyphs.rule * width, "dim")).crop(0, width)
+        head = line((self.glyphs.rule, "dim"), (about, "bold"), detail, " ", (self.glyphs.rule * width, "dim")).crop(
+            0, width
+        )
         if len(said) > height - 1:
             said = [*said[: height - 2], f"{said[height - 2]} {self.glyphs.ellipsis}"]
         return [head, *(line(f" {part}") for part in said)]
@@ -174,6 +202,7 @@ class RunsScreen(ConsoleScreen):
         self._chosen = ChosenRun()
         self._runs: tuple[RunRow, ...] = ()
         self._read: tuple[str, bool, bool] | None = None
+        self._plans: dict[str, bool] = {}
         self._trouble = ""
         self._now = ""
         self._moment = Moment(0.0, 0.0)
@@ -194,9 +223,9 @@ class RunsScreen(ConsoleScreen):
 
     def _fetch(self) -> None:
         try:
-            self._runs, self._trouble = self.source.store.runs(limit=LIMIT), ""
+            self._runs, self._trouble = history(self.source.store, LIMIT, self._plans), ""
         except Exception as error:  # a store that another program holds or that is broken: what was read before stays
-            self._trouble = clean(str(error.message if isinstance(error, RelaunchError) else error)) or "the history cannot be read"
+            self._trouble = clean(str(error.message if isinstance(error, RelaunchError) else error))
 
     def action_refresh(self) -> None:
         self._read = None
@@ -207,3 +236,8 @@ class RunsScreen(ConsoleScreen):
 
     def on_choice_chosen(self, event: Choice.Chosen) -> None:
         self.relaunch.open("replay", run=event.key)
+
+
+def _where(row: RunRow, width: int) -> str:
+    """The node; in a narrow list a rehearsal is called that, since there is no room for the mark."""
+    return "rehearsal" if row.rehearsal and width < RESULT else clean(row.node)

@@ -62,8 +62,8 @@ class ScreenPrompts:
 
         if self.app is None:
             return None
-        given = await self.app.answer(lambda: password(question))
-        return given
+        given: Secret | None = await self.app.answer(lambda: password(question))
+        return given if given else None
 
 
 class Opening:
@@ -207,8 +207,6 @@ def scopes() -> tuple[Scope, ...]:
     from importlib import import_module
 
     from screens.base import ConsoleScreen
-    from screens.widgets.checklist import Checklist
-    from screens.widgets.gpus import Gpus
 
     found = []
     for name, place in SCREENS.items():
@@ -217,7 +215,7 @@ def scopes() -> tuple[Scope, ...]:
             screen = getattr(import_module(module), cls)
         except ImportError:
             continue
-        panes = (Checklist, Gpus) if name == "main" else tuple(getattr(screen, "PANES", ()))
+        panes = tuple(getattr(screen, "PANES", ()))
         owners = [screen, ConsoleApp] if issubclass(screen, ConsoleScreen) else [screen]
         found += [Scope(name, bindings_of(pane, *owners)) for pane in panes] or [Scope(name, bindings_of(*owners))]
     return tuple(found)
@@ -240,7 +238,7 @@ async def _run(app: ConsoleApp, live: Live | None) -> int:
 
 async def _watch_terminal(app: ConsoleApp) -> None:
     """End the console when its terminal is gone: Textual's reader would spin on the closed one for ever."""
-    while os.isatty(0):
+    while os.isatty(0):  # noqa: ASYNC110 - no event tells it when SIGHUP is lost
         await asyncio.sleep(TERMINAL_SECONDS)
     _end(app)
 

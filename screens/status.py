@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from textual.binding import Binding
-from textual.screen import ActiveBinding
+from textual.binding import ActiveBinding, Binding
 from textual.strip import Strip
 
 from console.live import Glance
 from console.text import clean, duration
+from screens.keys import shown
 from screens.source import STALE_SECONDS, Moment
 from screens.widgets.lines import Pane, Part, line
 
@@ -33,18 +33,24 @@ class StatusLine(Pane):
         self.redraw()
 
     def rows(self, width: int, height: int) -> list[Strip]:
-        left = self._crumbs(width)
         right = self._right(width)
+        left = self._crumbs(width, 3)
+        for parts in (2, 1):  # the state of the link is worth more than the far end of the breadcrumb
+            if _length(left) + _length(right[:1]) + 2 > width:
+                left = self._crumbs(width, parts)
         while right and _length(left) + _length(right) + 2 > width and len(right) > 1:
             right = right[:-1]  # the link comes first and goes last
         spread = " " * max(1, width - _length(left) - _length(right) - 1)
         return [line(*left, spread, *right)]
 
-    def _crumbs(self, width: int) -> list[Part]:
+    def _crumbs(self, width: int, most: int) -> list[Part]:
         glance = self._glance
         mark: list[Part] = []
         if glance.rehearsal:
             mark.append((" REHEARSAL ", "bold black on yellow"))
+            mark.append(" ")
+        if self.relaunch.production:
+            mark.append((" PRODUCTION ", "bold white on red"))
             mark.append(" ")
         if self.relaunch.read_only:
             mark.append((" READ-ONLY ", "bold black on cyan"))
@@ -54,7 +60,7 @@ class StatusLine(Pane):
         names += [profile.split("-")[0] if width < 100 and len(profile) > 12 else profile] if profile else []
         names += [self._word or _run_words(glance)]
         parts: list[Part] = [" ", *mark, (names[0], "bold")]
-        for name in names[1:]:
+        for name in names[1:] if most > 2 else names[2:] if most == 2 else ():
             if name:
                 parts += [(f" {self.glyphs.crumb} ", "dim"), name]
         return parts
@@ -145,14 +151,8 @@ def _by_id(active: dict[str, ActiveBinding]) -> list[tuple[str, str, str]]:
 
 
 def key_words(binding: Binding) -> str:
-    """A key as an operator writes it: `?`, `D`, `enter`."""
-    return _KEYS.get(binding.key, binding.key_display or binding.key.removeprefix("upper_"))
-
-
-_KEYS = {
-    "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "minus": "-", "plus": "+", "comma": ",",
-    "full_stop": ".", "escape": "esc", "space": "space", "left_square_bracket": "[", "right_square_bracket": "]",
-}  # fmt: skip
+    """A key as an operator writes it."""
+    return binding.key_display or shown(binding.key)
 
 
 def _key_width(item: tuple[str, str, str]) -> int:

@@ -148,8 +148,16 @@ class ThroughputPane(Pager):
         glyphs = self.glyphs
         mark = "|" if glyphs.ascii else glyphs.thumb
         parts: list[Part] = ["   ", (glyphs.full, "green"), " now, p50  ", (glyphs.rest, "green"), " on to p99  "]
-        parts += [(mark, "bold yellow"), " last good release (p99 of delays)"] if before else [("no last good release to compare with", "dim")]
+        parts += (
+            [(mark, "bold yellow"), " last good release (p99 of delays)"]
+            if before
+            else [(self._nothing_before(), "dim")]
+        )
         return [line(*parts), line("")]
+
+    def _nothing_before(self) -> str:
+        own = self._glance.good is not None and not self._glance.run.measured
+        return "these are the last good release's own figures" if own else "no last good release to compare with"
 
     def _plots(self, points: tuple[Measured, ...], before: tuple[Measured, ...], width: int) -> list[Strip]:
         side = width >= SIDE_BY_SIDE
@@ -166,7 +174,9 @@ class ThroughputPane(Pager):
     ) -> tuple[tuple[str, str, list[Bar]], ...]:
         old = {id(point): _same(point, before) for point in points}
 
-        def delay(point: Measured, values: Mapping[str, float], former: Mapping[str, float] | None, scale: float) -> Bar:
+        def delay(
+            point: Measured, values: Mapping[str, float], former: Mapping[str, float] | None, scale: float
+        ) -> Bar:
             def scaled(number: float | None) -> float | None:
                 return None if number is None else number / scale
 
@@ -178,7 +188,12 @@ class ThroughputPane(Pager):
             return None if found is None else getattr(found, name)
 
         speed = [
-            Bar(str(p.concurrency), p.output_tokens_per_s, None, None if (o := old[id(p)]) is None else o.output_tokens_per_s)
+            Bar(
+                str(p.concurrency),
+                p.output_tokens_per_s,
+                None,
+                None if (o := old[id(p)]) is None else o.output_tokens_per_s,
+            )
             for p in points
         ]
         first = [delay(p, p.ttft_ms, former(p, "ttft_ms"), 1000.0) for p in points]

@@ -182,7 +182,9 @@ def _check_backend(where: str, backend: Any) -> None:
             f"{where} needs name, attention, capability and windows", "Write it like profiles/kv_rules.yaml."
         )
     windows = backend["windows"]
-    if not isinstance(windows, list) or not all(isinstance(row, dict) and {"vllm", "kv"} <= row.keys() for row in windows):
+    if not isinstance(windows, list) or not all(
+        isinstance(row, dict) and {"vllm", "kv"} <= row.keys() for row in windows
+    ):
         raise UsageError(f"{where} ({backend['name']}): each window needs vllm and kv")
 
 

@@ -264,7 +264,12 @@ def run_worker(ask: Ask, missing: List[Dict[str, Any]], no_xet: bool) -> Dict[st
         stalled = watch(ask, worker)
     if stalled:
         text = "no new byte for %g seconds" % float(ask.get("stall_seconds", 120))
-        return {"kind": "stalled", "text": text + (" without Xet" if no_xet else ""), "wait": 0.01}
+        text += " without Xet" if no_xet else ""
+        status, word = last_word(os.path.join(job, "hub.log"))
+        text += "; " + word if word else ""
+        if status:  # it stands still because the hub says so, and the client is patient
+            return {"kind": classify(status, ""), "text": text}
+        return {"kind": "stalled", "text": text, "wait": 0.01}
     try:
         with open(os.path.join(job, "worker.json")) as file:
             result: Dict[str, Any] = json.loads(file.read().strip().splitlines()[-1])
@@ -274,6 +279,19 @@ def run_worker(ask: Ask, missing: List[Dict[str, Any]], no_xet: bool) -> Dict[st
             lines = [line for line in file.read().splitlines() if line.strip()]
         text = lines[-1] if lines else "the worker ended with code %s and said nothing" % worker.returncode
         return {"kind": classify(None, text), "text": text}
+
+
+def last_word(log: str) -> Tuple[Optional[int], str]:
+    """What the hub's client complained of last, and the HTTP status in it; addresses without their signed queries."""
+    try:
+        with open(log, errors="replace") as file:
+            lines = [line.strip() for line in file.read()[-8192:].splitlines()]
+    except OSError:
+        return None, ""
+    kept = [line for line in lines if line and not line.startswith(("Retrying in", "Trying to resume"))]
+    word = re.sub(r"\?\S+", "?...", kept[-1])[:300] if kept else ""
+    match = re.search(r"HTTP Error (\d{3}) thrown while requesting", word)
+    return (int(match.group(1)) if match else None), word
 
 
 def worker_environment(ask: Ask, no_xet: bool) -> Dict[str, str]:

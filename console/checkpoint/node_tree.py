@@ -8,6 +8,7 @@ sha1 of the others. A config that is too long, or not the one that the tree name
 import hashlib
 import json
 import re
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +17,10 @@ from typing import Any, Dict, List, Optional
 ASK: Dict[str, Any] = globals().get("ASK", {})
 TIMEOUT = 30
 LONGEST_CONFIG = 1 << 20
+TRIES = 4
+LONGEST_WAIT = 20.0
+"""Seconds; a hub that asks for more is told of at once."""
+PASSING = (408, 429, 500, 502, 503, 504)
 
 
 class SameHost(urllib.request.HTTPRedirectHandler):
@@ -38,7 +43,7 @@ def tree(ask: Dict[str, Any]) -> Dict[str, Any]:
     files: List[Dict[str, Any]] = []
     while url:
         try:
-            with get(ask, url) as answer:
+            with patiently(ask, url) as answer:
                 rows = json.loads(answer.read().decode())
                 link = answer.headers.get("Link", "")
         except urllib.error.HTTPError as error:
@@ -63,15 +68,29 @@ def get(ask: Dict[str, Any], url: str) -> Any:
     return urllib.request.build_opener(SameHost).open(request, timeout=TIMEOUT)
 
 
+def patiently(ask: Dict[str, Any], url: str) -> Any:
+    """A GET that outlasts a short trouble of the hub's own; the last answer counts."""
+    for attempt in range(TRIES):
+        try:
+            return get(ask, url)
+        except urllib.error.HTTPError as error:
+            wait = error.headers.get("Retry-After") or limit_seconds(error.headers.get("RateLimit", "")) or ""
+            seconds = float(wait) if re.match(r"\d+(\.\d+)?$", wait) else 0.5 * 2**attempt
+            if error.code not in PASSING or attempt == TRIES - 1 or seconds > LONGEST_WAIT:
+                raise
+        time.sleep(seconds)  # what the hub asks for; it sends no sign when its trouble is over
+    raise ValueError("no try was made")
+
+
 def configs(ask: Dict[str, Any], files: List[Dict[str, Any]]) -> Dict[str, str]:
     """The text of the wanted JSON files, each exactly as the tree names it; the download itself reports trouble."""
     found = {}
     for row in files:
         if row["path"] not in ask.get("configs", ()) or not row["blob"] or row["size"] > LONGEST_CONFIG:
             continue
-        place = (ask["endpoint"].rstrip("/"), ask["repo"], ask["revision"], row["path"])
+        place = "/".join(urllib.parse.quote(part) for part in (ask["repo"], "resolve", ask["revision"], row["path"]))
         try:
-            with get(ask, "%s/%s/resolve/%s/%s" % ((place[0],) + tuple(map(urllib.parse.quote, place[1:])))) as answer:
+            with get(ask, ask["endpoint"].rstrip("/") + "/" + place) as answer:
                 data = answer.read(LONGEST_CONFIG + 1)
             name = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             if name == row["blob"]:

@@ -110,12 +110,11 @@ def report(manifest: Manifest, record: Mapping[str, Any] | None, folder: FolderS
     faults, unchecked, good, hashed = [], [], 0, 0
     for file in manifest.files:
         entry = files.get(file.path)
-        there = now.get(file.path + BACKUP) or now.get(file.path)  # edited in place: the kept original is what counts
-        if there is not None and there.size != file.size:
-            there = now.get(file.path)
+        there = now.get(file.path)
+        original = now.get(file.path + BACKUP)  # of a file that was edited in place since, or before
         if there is None:
             faults.append(Fault(file.path, "missing", "is not there"))
-        elif not entry or not _same(entry, there):
+        elif not entry or not (_same(entry, there) or (original is not None and _same(entry, original))):
             unchecked.append(file.path)
         elif entry.get("problem"):
             faults.append(Fault(file.path, str(entry["problem"]["kind"]), str(entry["problem"]["text"])))

@@ -41,6 +41,8 @@ def parse_help(text: str) -> Dict[str, Dict[str, Any]]:
         choices = _CHOICES.search(head)
         values = [value.strip() for value in choices.group(1).split(",")] if choices else []
         for name in names:
+            if name.partition(".")[0] == "json-arg":
+                continue  # the placeholder in vLLM's closing examples of JSON values
             flags[name.replace("_", "-")] = {"switch": not bare, "choices": [value for value in values if value]}
     return flags
 

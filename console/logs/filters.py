@@ -151,3 +151,30 @@ def load_presets(path: Path = PRESETS) -> tuple[Filter, ...]:
 
     presets = load(path, dict[str, _Preset], rules=bad_patterns)
     return tuple(Filter(name=name, **preset.model_dump()) for name, preset in presets.items())
+
+
+def presets(own: Path | None = None) -> dict[str, Filter]:
+    """The saved filters by name: the operator's own file before ours, where there is one. Raises InvalidFile."""
+    mine = load_presets(own) if own is not None and own.is_file() else ()
+    return {
+        item.name: item
+        for item in (*mine, *(item for item in load_presets() if item.name not in {m.name for m in mine}))
+    }
+
+
+def preset(name: str, own: Path | None = None) -> Filter:
+    """The saved filter called `name`: what `@name` in a log and `relaunch logs --filter name` mean. Raises UsageError."""
+    known = presets(own)
+    if name not in known:
+        raise UsageError(f"there is no preset {name!r}", f"there are {', '.join(known)}")
+    return known[name]
+
+
+def understood(text: str, base: Filter | None = None, own: Path | None = None) -> Filter:
+    """What an operator typed, `@name` first if a preset is meant: `@errors nccl !"shm broadcast"`. Raises UsageError."""
+    if not text.startswith("@"):
+        return parse(text, base)
+    name, _, rest = text[1:].partition(" ")
+    chosen = preset(name, own)
+    more = parse(rest, chosen)
+    return replace(more, include=chosen.include + more.include, exclude=chosen.exclude + more.exclude, name=name)

@@ -30,39 +30,48 @@ class Harmless:
         quiet = [trimmed(unanchored(entry.match)) for entry in self.entries]
         self._matcher = Matcher([*loud, *quiet], [_LOUD] * len(loud) + list(range(1, len(quiet) + 1)))
         self._loud = [re.compile(pattern) for pattern in loud]
+        self._known: dict[int, str] = {}
         self._doubtful = frozenset(
             place for place, entry in enumerate(self.entries, 1) if entry.unless or _LOOSE.search(entry.match)
         )
 
     def find(self, block: bytes) -> list[tuple[int, str]]:
-        """(where the line begins in `block`, noise id) of every line to hide."""
-        found = []
-        for begin, mask in by_line(block, self._matcher.scan(block)):
-            if mask & 1:
+        """(where the line ends in `block`, behind its line end; noise id) of every line to hide, in order. The block ends
+        with a line end."""
+        lines: list[tuple[int, int]] = []
+        add, seek = lines.append, block.find
+        stop = mask = 0
+        for end, number in self._matcher.scan(block):
+            if end <= stop:
+                mask |= 1 << number
                 continue
-            name = self._first(block, begin, mask)
-            if name:
-                found.append((begin, self.entries[name - 1].id))
-        return found
+            if mask and not mask & 1:
+                add((stop, mask))
+            stop = seek(b"\n", end - 1) + 1
+            mask = 1 << number
+        if mask and not mask & 1:
+            add((stop, mask))
+        known = self._known
+        return [(stop, name) for stop, mask in lines if (name := known.get(mask) or self._name(block, stop, mask))]
+
+    def _name(self, block: bytes, stop: int, mask: int) -> str:
+        """The entry that hides the line which ends at `stop`; empty when none does after all."""
+        sure = (mask & -mask).bit_length() - 1
+        if sure not in self._doubtful:
+            return self._known.setdefault(mask, self.entries[sure - 1].id)
+        text = block[block.rfind(b"\n", 0, stop - 1) + 1 : stop - 1].decode("utf-8", "replace")
+        return next((entry.id for entry in self._of(mask) if self._holds(entry, text)), "")
+
+    def _of(self, mask: int) -> Iterator[Noise]:
+        while mask:
+            yield self.entries[(mask & -mask).bit_length() - 2]
+            mask &= mask - 1
 
     def hides(self, text: str) -> str | None:
         """The noise id for which a line is hidden, or None: the same answer as `find`, line by line."""
         if any(pattern.search(text) for pattern in self._loud):
             return None
         return next((entry.id for entry in self.entries if self._holds(entry, text)), None)
-
-    def _first(self, block: bytes, begin: int, mask: int) -> int:
-        """The first noise entry of `mask` that holds for the line; 0 for none."""
-        while mask:
-            place = (mask & -mask).bit_length() - 1
-            if place not in self._doubtful:
-                return place
-            end = block.find(b"\n", begin)
-            text = block[begin : end if end >= 0 else len(block)].decode("utf-8", "replace")
-            if self._holds(self.entries[place - 1], text):
-                return place
-            mask &= mask - 1
-        return 0
 
     @staticmethod
     def _holds(entry: Noise, raw: str) -> bool:

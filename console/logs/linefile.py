@@ -22,6 +22,8 @@ SLICE = 1 << 20
 LONGEST = 20_000
 """Characters of one line that are ever shown."""
 
+_EDGES = 1024
+
 
 class LineFile:
     """Read access. `size` is the bytes of whole lines, `version` grows whenever lines were added. Offsets are line starts."""
@@ -30,6 +32,7 @@ class LineFile:
         self.path = path
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._starts = array("Q", [0])  # per segment: how many lines begin before it
+        self._edges: dict[int, int] = {}
         self.version = 0
         self.size = self._whole(os.fstat(self._fd).st_size)
 
@@ -58,25 +61,26 @@ class LineFile:
 
     def block(self, first: int, last: int) -> tuple[int, bytes]:
         """(offset, bytes) of all lines of segments `first` to `last`, `last` excluded."""
-        begin, end = first * SEGMENT, min(last * SEGMENT, self.size)
-        if begin >= end:
-            return (begin, b"")
-        ahead = 1 if begin else 0  # a line begins at `begin` when the byte before ends one
-        data = self.read(begin - ahead, end)
-        offset = 0
-        if ahead:
-            offset = data.find(b"\n") + 1
-            if offset == 0 or begin - 1 + offset >= end:
-                return (begin, b"")
-        stop = end
-        while not data.endswith(b"\n"):  # the last line goes on into the next segment
-            more = self.read(stop, min(stop + SEGMENT, self.size))
-            cut = more.find(b"\n") + 1
-            data += more[:cut] if cut else more
-            stop += len(more)
-            if not more:
-                break
-        return (begin - ahead + offset, data[offset:])
+        begin, end = self.edge(first), self.edge(last)
+        return (begin, self.read(begin, end))
+
+    def edge(self, segment: int) -> int:
+        """Where the first line begins that belongs to `segment` or to a later one; `size` when there is none."""
+        at = segment * SEGMENT
+        if at <= 0 or at >= self.size:
+            return min(max(0, at), self.size)
+        if at in self._edges:
+            return self._edges[at]
+        step, begin = 512, at - 1
+        while begin < self.size:
+            found = self.read(begin, min(begin + step, self.size)).find(b"\n")
+            if found >= 0:
+                self._edges[at] = begin + found + 1
+                if len(self._edges) > _EDGES:
+                    self._edges.clear()
+                return begin + found + 1
+            begin, step = begin + step, SEGMENT
+        return self.size
 
     def raw(self, offset: int) -> bytes:
         """The bytes of the line that begins at `offset`, without its end; `LONGEST` at most."""
@@ -230,6 +234,7 @@ class LogFile(LineFile):
             os.close(self._fd)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self._starts = array("Q", [0])
+            self._edges = {}
             self.size = self._settled = 0
             self.generation += 1
             self._take(os.fstat(self._fd).st_size)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, pairwise
 
 from console.logs.filters import Filter, Patterns, compiled
-from console.logs.harmless import Harmless, by_line
+from console.logs.harmless import Harmless
 from console.logs.linefile import SEGMENT, LineFile
 from console.triage.matcher import Matcher
 
@@ -28,7 +29,10 @@ _ENDS = re.compile(r"\\[AZ]")
 
 
 class Asked:
-    """What a filter asks of a line, as matchers; a bit per kind of pattern. Noise is not its business."""
+    """What a filter asks of a line, as matchers; a bit per kind of pattern. Noise is not its business.
+
+    Each pattern is continued to the end of its line, so that it answers once for a line, with the place of its end.
+    """
 
     def __init__(self, patterns: Patterns) -> None:
         parts = [(item, _INCLUDE) for item in patterns.include] + [(item, _EXCLUDE) for item in patterns.exclude]
@@ -41,20 +45,27 @@ class Asked:
         # what can match nothing at all, or what only Python understands, is asked of each line alone
         hard = {place for place, (text, _) in enumerate(parts) if not _quick(text)}
         easy = [place for place in range(len(parts)) if place not in hard]
-        self._matcher = Matcher([parts[place][0] for place in easy], easy) if easy else None
+        self._matcher = Matcher([_to_line_end(parts[place][0]) for place in easy], easy) if easy else None
         self._hard = sorted(hard)
         self._loose = sum(1 << place for place in easy if _LOOSE.search(parts[place][0]))
         self.all = not parts
+        self.one = len(parts) == 1 and not self._hard and not self._loose
+        """`ends` alone answers."""
+
+    def ends(self, block: bytes) -> list[int]:
+        """Where the lines end in which the only pattern was found."""
+        return self._matcher.ends(block) if self._matcher else []
 
     def find(self, block: bytes) -> list[tuple[int, int]]:
-        """(where the line begins, kinds of patterns found) of the lines in which any was found, in order."""
-        found = list(by_line(block, self._matcher.scan(block))) if self._matcher else []
-        if self._hard:
-            found = self._with_hard(block, dict(found))
-        elif len(self._parts) == 1 and not self._loose:
+        """(where the line ends in `block`, kinds of patterns found) of the lines in which any was found, in order. The
+        block ends with a line end."""
+        if self.one:
             kind = self._parts[0][1]
-            return [(begin, kind) for begin, _ in found]
-        return [(begin, kinds) for begin, places in found if (kinds := self._kinds(block, begin, places))]
+            return [(end, kind) for end in self.ends(block)]
+        found = self._matcher.masks(block) if self._matcher else {}
+        if self._hard:
+            self._ask_hard(block, found)
+        return [(end, kinds) for end, places in sorted(found.items()) if (kinds := self._kinds(block, end, places))]
 
     def kinds(self, text: str) -> int:
         """The kinds of patterns found in one line."""
@@ -67,25 +78,24 @@ class Asked:
     def passes(self, kinds: int) -> bool:
         return kinds & self.must == self.must and not kinds & _EXCLUDE
 
-    def _kinds(self, block: bytes, begin: int, places: int) -> int:
+    def _kinds(self, block: bytes, end: int, places: int) -> int:
         if places & self._loose:
-            return self.kinds(_line(block, begin))
+            return self.kinds(_line(block, end))
         mask = 0
         while places:
             mask |= self._parts[(places & -places).bit_length() - 1][1]
             places &= places - 1
         return mask
 
-    def _with_hard(self, block: bytes, found: dict[int, int]) -> list[tuple[int, int]]:
-        every = []
-        for begin in line_starts(block):
-            text, places = _line(block, begin), found.get(begin, 0)
-            for place in self._hard:
-                if self._parts[place][0](text):
-                    places |= 1 << place
+    def _ask_hard(self, block: bytes, found: dict[int, int]) -> None:
+        begin = 0
+        while begin < len(block):
+            end = block.find(b"\n", begin) + 1
+            text = block[begin : end - 1].decode("utf-8", "replace")
+            places = sum(1 << place for place in self._hard if self._parts[place][0](text))
             if places:
-                every.append((begin, places))
-        return every
+                found[end] = found.get(end, 0) | places
+            begin = end
 
 
 class View:
@@ -232,74 +242,69 @@ class View:
 
     def _survey(self, first: int, last: int) -> tuple[list[int], Counter[str]]:
         """How many lines of each segment from `first` to `last`, excluded, are shown; what was hidden as noise."""
-        begin, block = self.log.block(first, last)
-        counts = [0] * (last - first)
-        if self._asked.must or self._cuts(first, last):
+        begin, block = self._block(first, last)
+        edges = [self.log.edge(segment) - begin for segment in range(first + 1, last + 1)]
+        if self._cuts(begin, len(block)) or (self._asked.must and not (self._asked.one and self._noise is None)):
             lines, hidden = self._judge(begin, block)
-            for offset in lines:
-                counts[offset // SEGMENT - first] += 1
-            return counts, hidden
-        low = 0
-        for place in range(last - first):
-            high = max(0, (first + place + 1) * SEGMENT - 1 - begin)
-            # a line begins behind each line end; the block's first line has none before it
-            counts[place] = block.count(b"\n", low, min(high, len(block) - 1)) if block else 0
-            low = max(low, high)
-        if block:
-            counts[begin // SEGMENT - first] += 1
+            return _per_edge([offset - begin + 1 for offset in lines], edges), hidden
+        if self._asked.must:
+            return _per_edge(self._asked.ends(block), edges), Counter()
         gone, hidden = self._gone(block)
-        for at in gone:
-            counts[(begin + at) // SEGMENT - first] -= 1
-        return counts, hidden
+        low, counts = 0, []
+        for edge in edges:
+            counts.append(block.count(b"\n", low, edge))
+            low = edge
+        return [count - out for count, out in zip(counts, _per_edge(gone, edges), strict=True)], hidden
+
+    def _block(self, first: int, last: int) -> tuple[int, bytes]:
+        """The lines of some segments, the last one ended even where it is unfinished."""
+        begin, block = self.log.block(first, last)
+        return (begin, block if block.endswith(b"\n") or not block else block + b"\n")
 
     def _lines(self, first: int, last: int) -> tuple[tuple[int, ...], Counter[str]]:
-        begin, block = self.log.block(first, last)
+        begin, block = self._block(first, last)
         lines, hidden = self._judge(begin, block)
         return tuple(lines), hidden
 
-    def _cuts(self, first: int, last: int) -> bool:
+    def _cuts(self, begin: int, length: int) -> bool:
+        """Whether the window's border lies in a block."""
         low, high = self.window
-        return first * SEGMENT < low or (high is not None and last * SEGMENT > high)
+        return begin < low or (high is not None and begin + length > high)
 
     def _judge(self, begin: int, block: bytes) -> tuple[list[int], Counter[str]]:
         """Offsets of the shown lines of a block, and what was hidden as noise."""
-        if not self._asked.must and not self._cuts_at(begin, len(block)):
-            gone, hidden = self._gone(block)
-            return [begin + at for at in line_starts(block) if at not in gone], hidden
+        if not self._asked.must and not self._cuts(begin, len(block)):
+            ends, hidden = self._gone(block)
+            gone = set(ends)
+            return [begin + at for at, end in _spans(block) if end not in gone], hidden
         if self._asked.must:
-            starts = [at for at, kinds in self._asked.find(block) if self._asked.passes(kinds)]
+            found = [end for end, kinds in self._asked.find(block) if self._asked.passes(kinds)]
+            starts = [block.rfind(b"\n", 0, end - 1) + 1 for end in found]
         else:
-            out = {at for at, kinds in self._asked.find(block)}
-            starts = [at for at in line_starts(block) if at not in out]
+            out = {end for end, _ in self._asked.find(block)}
+            starts = [at for at, end in _spans(block) if end not in out]
         low, high = self.window
         starts = [at for at in starts if begin + at >= low and (high is None or begin + at < high)]
         noisy = self._noisy(block, starts)
         return [begin + at for at in starts if at not in noisy], Counter(noisy.values())
 
-    def _cuts_at(self, begin: int, length: int) -> bool:
-        low, high = self.window
-        return begin < low or (high is not None and begin + length > high)
-
-    def _gone(self, block: bytes) -> tuple[set[int], Counter[str]]:
-        """Without anything that a line must have: the lines that are not shown."""
-        gone = set() if self._asked.all else {at for at, _ in self._asked.find(block)}
-        hidden: Counter[str] = Counter()
-        for at, name in self._noise.find(block) if self._noise else ():
-            if at not in gone:
-                gone.add(at)
-                hidden[name] += 1
-        return gone, hidden
+    def _gone(self, block: bytes) -> tuple[list[int], Counter[str]]:
+        """Without anything that a line must have: where the lines end that are not shown, in order."""
+        out = [] if self._asked.all else [end for end, _ in self._asked.find(block)]
+        noisy = self._noise.find(block) if self._noise else []
+        if not out:
+            return [end for end, _ in noisy], Counter([name for _, name in noisy])
+        known = set(out)
+        fresh = [(end, name) for end, name in noisy if end not in known]
+        return sorted([*out, *(end for end, _ in fresh)]), Counter([name for _, name in fresh])
 
     def _noisy(self, block: bytes, starts: list[int]) -> dict[int, str]:
         """Those of the lines at `starts` that are noise, with the entry's id."""
         if self._noise is None or not starts:
             return {}
-        ends = [block.find(b"\n", at) + 1 or len(block) for at in starts]
-        pieces = [block[at:end] for at, end in zip(starts, ends, strict=True)]
-        if not pieces[-1].endswith(b"\n"):
-            pieces[-1] += b"\n"
-        places = dict(zip(accumulate(map(len, pieces), initial=0), starts, strict=False))
-        return {places[at]: name for at, name in self._noise.find(b"".join(pieces))}
+        pieces = [block[at : block.find(b"\n", at) + 1] for at in starts]
+        places = dict(zip(accumulate(map(len, pieces)), starts, strict=True))
+        return {places[end]: name for end, name in self._noise.find(b"".join(pieces))}
 
 
 def keeper(wanted: Filter, noise: Harmless | None = None) -> Callable[[str], bool]:
@@ -329,9 +334,25 @@ def line_starts(block: bytes) -> list[int]:
     return starts
 
 
-def _line(block: bytes, begin: int) -> str:
-    end = block.find(b"\n", begin)
-    return block[begin : end if end >= 0 else len(block)].decode("utf-8", "replace")
+def _spans(block: bytes) -> Iterator[tuple[int, int]]:
+    """(begin, end behind its line end) of every line of a block that ends with a line end."""
+    starts = line_starts(block)
+    return zip(starts, [*starts[1:], len(block)] if starts else (), strict=True)
+
+
+def _per_edge(ends: list[int], edges: list[int]) -> list[int]:
+    """How many of `ends`, which rise, lie behind one edge and not behind the next."""
+    places = [0, *(bisect_right(ends, edge) for edge in edges)]
+    return [high - low for low, high in pairwise(places)]
+
+
+def _line(block: bytes, end: int) -> str:
+    """The line that ends at `end`."""
+    return block[block.rfind(b"\n", 0, end - 1) + 1 : end - 1].decode("utf-8", "replace")
+
+
+def _to_line_end(pattern: str) -> str:
+    return f"(?:{pattern})[^\\n]*\\n"
 
 
 def _quick(pattern: str) -> bool:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from console.errors import RelaunchError
+from console.errors import RelaunchError, UsageError
 from console.rehearsal import faults as fault_file
 from console.rehearsal.layout import Layout
 from console.rehearsal.processes import send, start_ticks
 
 IDLE_SECONDS = 30 * 60
+PACE_VARIABLE = "RELAUNCH_PRACTICE_PACE"
 _STOP_SECONDS = 10.0
 
 
@@ -67,9 +68,11 @@ async def ensure(
     """The practice node of `state_dir`, started when it is not running; its faults are then exactly `faults`.
 
     `fresh` sets the sandbox back to its first state. The node answers SSH when this returns; its old service is
-    starting. `pace` multiplies the stand-ins' pauses: load, tokens, install, hub; 0 leaves them out. Raises UsageError for an unknown fault and RelaunchError when the server does not come up.
+    starting. `pace` multiplies the stand-ins' pauses: load, tokens, install, hub; 0 leaves them out; when it is
+    not given, the variable RELAUNCH_PRACTICE_PACE is asked for the same as JSON. Raises UsageError for an unknown fault and RelaunchError when the server does not come up.
     """
     chosen = fault_file.parse(faults)
+    pace = _pace_of(os.environ) if pace is None else pace
     layout = _layout(state_dir)
     layout.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with _exclusive(layout):
@@ -82,6 +85,16 @@ async def ensure(
             (layout.root / "pace.json").write_text(json.dumps(dict(pace)))
         practice = _running(layout)
         return practice if practice is not None else await _start(layout, idle_seconds)
+
+
+def _pace_of(environment: Mapping[str, str]) -> Mapping[str, float] | None:
+    text = environment.get(PACE_VARIABLE)
+    if not text:
+        return None
+    try:
+        return {str(name): float(factor) for name, factor in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"{PACE_VARIABLE} is no JSON object of factors: {text[:80]}", "'{\"load\": 0.5}'") from None
 
 
 def status(state_dir: Path) -> Practice | None:

@@ -7,17 +7,15 @@ line that its pattern must match: the lint, the tests and the page of known fail
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
-
-import yaml
 
 from console.errors import Problem
 from console.triage.entries import KINDS, STAGES, WHERE, Cue, Failure, Noise, Stage
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FIXES: Final = ("kv-patch", "kv-flag", "drop-flag", "max-model-len", "gpu-memory-utilization", "ready-timeout")
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]*\Z")
 _WINDOW = re.compile(r"(?:(?:>=|<=|<|>|==)\d+(?:\.\d+)*)(?:,(?:>=|<=|<|>|==)\d+(?:\.\d+)*)*\Z")
@@ -35,6 +33,41 @@ class Parts:
     versions: list[Cue] = field(default_factory=list)
     facts: list[Cue] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+
+SECTIONS: Final = ("failures", "noise", "stages", "launches", "versions", "facts")
+
+
+def packed(parts: Parts) -> bytes:
+    """Sound parts as JSON, which is read ten times as fast as the YAML that they were written in."""
+    return json.dumps({section: [_flat(entry) for entry in getattr(parts, section)] for section in SECTIONS}).encode()
+
+
+def unpacked(data: bytes) -> Parts:
+    """The parts of `packed`."""
+    whole = json.loads(data)
+    shapes = {"failures": Failure, "noise": Noise, "stages": Stage}
+    return Parts(**{name: [_entry(shapes.get(name, Cue), flat) for flat in whole[name]] for name in SECTIONS})
+
+
+def _flat(entry: Failure | Noise | Stage | Cue) -> list[Any]:
+    values = (getattr(entry, each.name) for each in fields(entry))
+    return [
+        [_flat(part) if isinstance(part, Cue) else part for part in (sorted(value) if isinstance(value, frozenset) else value)]
+        if isinstance(value, (tuple, frozenset))
+        else value
+        for value in values
+    ]
+
+
+def _entry(shape: type[Any], flat: list[Any]) -> Any:
+    named = dict(zip((each.name for each in fields(shape)), flat, strict=True))
+    for name, value in named.items():
+        if name == "cues":
+            named[name] = tuple(_entry(Cue, each) for each in value)
+        elif isinstance(value, list):
+            named[name] = tuple(value) if name == "frames" else frozenset(value)
+    return shape(**named)
 
 
 _TEXT: Final = "text"
@@ -68,10 +101,12 @@ _NEEDED: Final = {
 
 def read(text: str, file: str) -> Parts:
     """Everything usable in `text`, and every problem. A part with a problem is left out."""
+    import yaml  # not needed where the shipped files were parsed before
+
     parts = Parts()
     reader = _Reading(parts, file)
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -98,11 +133,11 @@ class _Reading:
         self.parts.problems.append(Problem(self.file, mark.line + 1, mark.column + 1, name, message))
 
     def root(self, node: Any) -> None:
-        if not isinstance(node, yaml.MappingNode):
+        if not _is(node, "mapping"):
             self.problem(node, "file", f"must hold some of {', '.join(_SECTIONS)} as keys")
             return
         for name, key, value in self.pairs(node, _SECTIONS, "file"):
-            if not isinstance(value, yaml.SequenceNode):
+            if not _is(value, "sequence"):
                 self.problem(key, name, "must be a list of entries")
                 continue
             for place, entry in enumerate(value.value):
@@ -111,7 +146,7 @@ class _Reading:
     def pairs(self, node: Any, known: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
         met: set[str] = set()
         for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            name = key.value if _is(key, "scalar") else ""
             if name not in known:
                 self.problem(key, f"{where}.{name}", f"unknown key{_nearest(name, list(known))}")
             elif name in met:
@@ -121,7 +156,7 @@ class _Reading:
                 yield name, key, value
 
     def entry(self, section: str, node: Any, where: str) -> None:
-        if not isinstance(node, yaml.MappingNode):
+        if not _is(node, "mapping"):
             self.problem(node, where, "must be a mapping")
             return
         before = len(self.parts.problems)
@@ -139,21 +174,23 @@ class _Reading:
             self.keep(section, got)
 
     def value(self, shape: str, node: Any, where: str) -> Any:
-        if shape == _TEXT and isinstance(node, yaml.ScalarNode):
+        if shape == _TEXT and _is(node, "scalar"):
             return str(node.value)
-        if shape == _FLAG and isinstance(node, yaml.ScalarNode) and node.value in ("true", "false"):
+        if shape == _FLAG and _is(node, "scalar") and node.value in ("true", "false"):
             return bool(node.value == "true")
-        if shape == _LIST and isinstance(node, yaml.SequenceNode):
+        if shape == _LIST and _is(node, "sequence"):
             return tuple(str(item.value) for item in node.value)
-        if shape == _CUES and isinstance(node, yaml.SequenceNode):
+        if shape == _CUES and _is(node, "sequence"):
             return tuple(cue for item in node.value if (cue := self.cue(item, where)))
         self.problem(node, where, {_TEXT: "must be text", _FLAG: "must be true or false"}.get(shape, "must be a list"))
         return None
 
     def cue(self, node: Any, where: str) -> Cue | None:
-        if isinstance(node, yaml.ScalarNode):
+        if _is(node, "scalar"):
+            import yaml
+
             node = yaml.MappingNode("", [(yaml.ScalarNode("", "match", node.start_mark), node)], node.start_mark)
-        if not isinstance(node, yaml.MappingNode):
+        if not _is(node, "mapping"):
             self.problem(node, where, "must be a pattern, or a mapping with `match`")
             return None
         got = {name: self.value(_TEXT, value, f"{where}.{name}") for name, _, value in self.pairs(node, _CUE, where)}
@@ -289,6 +326,11 @@ def _cue(got: dict[str, Any]) -> Cue:
         example=(got.get("example") or "").rstrip("\n"),
         engine=got.get("engine") or "",
     )
+
+
+def _is(node: Any, kind: str) -> bool:
+    """Whether a node of the YAML is a scalar, a sequence or a mapping."""
+    return bool(node.id == kind)
 
 
 def _flow(text: str) -> str:

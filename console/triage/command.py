@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 1 << 18
 HEAD: Final = 256 << 10
+LARGE: Final = 16 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,5 +154,8 @@ def _head(stream: IO[bytes]) -> bytes:
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    # glibc gives freed memory back to the kernel at once, block for block, until it has seen a large piece freed; the page
+    # faults would cost as much as the search
+    bytes(LARGE)
     while block := stream.read(BLOCK):
         yield block

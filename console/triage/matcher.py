@@ -8,9 +8,13 @@ Patterns named in `once` answer for their first match in a block only.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
+
+from console.triage import cache
 
 hyperscan: Any
 try:
@@ -62,12 +66,28 @@ class Matcher:
         """Whether any pattern is left to `re`."""
         return bool(self._slow)
 
+    def ends(self, block: bytes) -> list[int]:
+        """Where matches end, whatever their pattern."""
+        if self._slow or self._database is None:
+            return [end for end, _ in self.scan(block)]
+        found: list[int] = []
+        append = found.append
+        self._database.scan(block, match_event_handler=lambda _name, _start, end, _flags, _ctx: append(end))
+        return found
+
+    def masks(self, block: bytes) -> dict[int, int]:
+        """Where matches end, each with the ids that end there, as a bit mask."""
+        found: dict[int, int] = {}
+        for end, name in self.scan(block):
+            found[end] = found.get(end, 0) | 1 << name
+        return found
+
     def scan(self, block: bytes) -> Hits:
         hits: Hits = []
         if self._database is not None:
             append = hits.append
             # hyperscan's Python binding stops scanning when the handler returns something true; append returns None.
-            self._database.scan(block, match_event_handler=lambda name, _start, end, _flags, _ctx: append((end, name)))
+            self._database.scan(block, lambda name, _start, end, _flags, _ctx: append((end, name)))
         if self._slow:
             for name, pattern in self._slow:
                 if name in self._once:
@@ -82,11 +102,32 @@ class Matcher:
 
 
 def _database(wanted: list[tuple[int, bytes]], once: Collection[int]) -> Any:
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(
-        expressions=[pattern for _, pattern in wanted],
-        ids=[name for name, _ in wanted],
-        elements=len(wanted),
-        flags=[hyperscan.HS_FLAG_MULTILINE | (name in once and hyperscan.HS_FLAG_SINGLEMATCH) for name, _ in wanted],
-    )
-    return database
+    """Compiled now, or when the same was wanted before: compiling takes some 0.4 s for the whole catalogue."""
+    flags = [hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_SINGLEMATCH if name in once else 0) for name, _ in wanted]
+    made: list[Any] = []
+
+    def make() -> bytes | None:
+        made.append(hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK))
+        made[0].compile(
+            expressions=[pattern for _, pattern in wanted],
+            ids=[name for name, _ in wanted],
+            elements=len(wanted),
+            flags=flags,
+        )
+        return bytes(hyperscan.dumpb(made[0])) if len(wanted) > 4 else None
+
+    if len(wanted) <= 4:  # quicker compiled than looked up
+        make()
+        return made[0]
+    # a database holds code paths chosen for the machine and its version of the library
+    about = f"{hyperscan.__version__} {os.uname().machine} {sys.byteorder}".encode()
+    parts = (b"hyperscan", about, *(b"%d %s %d" % (*pair, flag) for pair, flag in zip(wanted, flags, strict=True)))
+    data = cache.kept(parts, make)
+    if not made:
+        try:
+            made.append(hyperscan.loadb(data, hyperscan.HS_MODE_BLOCK))
+            made[0].scratch = hyperscan.Scratch(made[0])
+        except hyperscan.error:
+            made.clear()
+            make()
+    return made[0]

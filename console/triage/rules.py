@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from console.errors import InvalidFile, UsageError
-from console.triage import catalogue
+from console.triage import cache, catalogue
 from console.triage.entries import Cue, Failure, Noise, Stage, compiled
 from console.triage.matcher import Matcher
 
@@ -24,8 +24,17 @@ DEFAULT_STALL: Final = 600.0
 TRACEBACK: Final = r"Traceback \(most recent call last\)"
 EXCEPTION: Final = r"(?:Error|Exception|Interrupt|Exit|Timeout|OutOfResources)(?::|\s*$)"
 JSON: Final = r'^\{ ?"\w'
-BUILT_IN: Final = (TRACEBACK, EXCEPTION, JSON)
+# what a line at ERROR level looks like, whoever wrote it: by name, and by the letter of c10 and of Ray
+LOUD_LINE: Final = (
+    r"ERROR|CRITICAL|FATAL|[EF]\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )*[\w./-]+:\d+\]|,\d+ [EFC] \d+ \d+\]"
+)
+BUILT_IN: Final = (TRACEBACK, EXCEPTION, JSON, LOUD_LINE)
+TRACEBACK_ID: Final = 0
+EXCEPTION_ID: Final = 1
 JSON_ID: Final = 2
+LOUD_ID: Final = 3
+ALARMS: Final = frozenset({TRACEBACK_ID, EXCEPTION_ID, LOUD_ID})
+"""Without one of these in a line, and outside a traceback, an entry for exceptions does not hold."""
 _EXCEPTION = re.compile(EXCEPTION)
 # what may match a line end, or lost its anchor for the scan
 _LOOSE = re.compile(r"\[\^|\\[sWD]|\^|\$")
@@ -39,7 +48,7 @@ class Target:
     """What a pattern number stands for."""
 
     kind: str
-    """traceback, exception, failure, noise, stage, launch, version or fact."""
+    """traceback, exception, json, loud, failure, noise, stage, launch, version or fact."""
     entry: Any = None
     stage: str = ""
 
@@ -52,6 +61,11 @@ class Target:
         return self.stage in ("ready", "first_inference", "serving") or (
             self.kind == "fact" and "(?P<moving>" in self.entry.match
         )
+
+    @property
+    def late(self) -> bool:
+        """Looked for only where an alarm stands (`ALARMS`), or a traceback is open."""
+        return self.kind == "failure" and self.entry.where == "exception"
 
     def confirmed(self, text: str, raw: str) -> bool:
         """Whether the line has it: in its text, or, where the pattern is about the prefix, in the whole of it."""
@@ -84,7 +98,7 @@ class Rules:
     def with_stalls(self, stalls: Mapping[str, float]) -> Rules:
         """The same rules with a profile's stall limits."""
         changed = replace(self, stalls=dict(stalls))
-        for name in ("targets", "matcher", "busy", "frames"):
+        for name in ("targets", "matcher", "late", "busy", "telling", "plain_noise", "frames"):
             if name in self.__dict__:
                 changed.__dict__[name] = self.__dict__[name]
         return changed
@@ -99,6 +113,7 @@ class Rules:
             Target("traceback"),
             Target("exception"),
             Target("json"),
+            Target("loud"),
             *(_target("failure", rule) for rule in self.failures if rule.where in ("exception", "line")),
             *(_target("noise", rule) for rule in self.noise),
             *(_target("stage", cue, stage.id) for stage in self.stages for cue in stage.cues),
@@ -108,24 +123,44 @@ class Rules:
         )
 
     @functools.cached_property
+    def plain_noise(self) -> frozenset[int]:
+        """Numbers of the patterns of noise that a scan finds surely and that is harmless in every stage."""
+        return frozenset(
+            n
+            for n, target in enumerate(self.targets)
+            if target.kind == "noise" and not (target.loose or target.entry.stages or target.entry.unless)
+        )
+
+    @functools.cached_property
     def frames(self) -> Mapping[str, str]:
         """Stage by the name of a function that runs in it alone."""
         return {name: stage.id for stage in reversed(self.stages) for name in stage.frames}
 
     @functools.cached_property
     def matcher(self) -> Matcher:
-        return self._matcher(often=False)
+        """What every block is searched for."""
+        return self._matcher(lambda target: not target.often and not target.late)
+
+    @functools.cached_property
+    def late(self) -> Matcher:
+        """The messages of exceptions: half of all patterns, and needed only where there is an alarm."""
+        return self._matcher(lambda target: target.late)
 
     @functools.cached_property
     def busy(self) -> Matcher:
         """The cues that a server repeats for ever, apart: a launch that has come to serving needs them no more."""
-        return self._matcher(often=True)
+        return self._matcher(lambda target: target.often, once=True)
 
-    def _matcher(self, *, often: bool) -> Matcher:
-        chosen = [n for n, target in enumerate(self.targets) if target.often is often]
+    @functools.cached_property
+    def telling(self) -> Matcher:
+        """For a line alone: whether it can change more than a count of noise."""
+        return self._matcher(lambda target: not target.often and target.kind != "noise")
+
+    def _matcher(self, wanted: Callable[[Target], bool], *, once: bool = False) -> Matcher:
+        chosen = [n for n, target in enumerate(self.targets) if wanted(target)]
         # `^` means the start of the text behind the prefixes, which a scan of raw lines does not know: confirmed later
         patterns = [unanchored(self.targets[n].entry.match) if self.targets[n].entry else BUILT_IN[n] for n in chosen]
-        return Matcher(patterns, chosen, once=often or {JSON_ID})
+        return Matcher(patterns, chosen, once=once or {JSON_ID})
 
 
 def _target(kind: str, entry: Entry, stage: str = "") -> Target:
@@ -163,14 +198,29 @@ def folder() -> Path:
 
 @functools.cache
 def _shipped() -> Rules:
+    texts = [(folder() / name).read_bytes() for name in SHIPPED]
+    # the shape of an entry is code: a change of it must not meet what an older Relaunch has kept
+    code = [Path(__file__).with_name(name).read_bytes() for name in ("catalogue.py", "entries.py")]
+    made: list[catalogue.Parts] = []
+
+    def parse() -> bytes | None:
+        made.append(_parsed(texts))
+        return catalogue.packed(made[0])
+
+    kept = cache.kept((b"catalogue", *code, *texts), parse)
+    whole = made[0] if made or kept is None else catalogue.unpacked(kept)
+    return _merged(Rules(), whole)
+
+
+def _parsed(texts: list[bytes]) -> catalogue.Parts:
     whole = catalogue.Parts()
-    for name in SHIPPED:
-        parts = catalogue.read((folder() / name).read_text(encoding="utf-8"), name)
-        for section in ("failures", "noise", "stages", "launches", "versions", "facts", "problems"):
+    for name, text in zip(SHIPPED, texts, strict=True):
+        parts = catalogue.read(text.decode(), name)
+        for section in (*catalogue.SECTIONS, "problems"):
             getattr(whole, section).extend(getattr(parts, section))
     if whole.problems:
         raise InvalidFile(tuple(whole.problems))
-    return _merged(Rules(), whole)
+    return whole
 
 
 def _merged(base: Rules, parts: catalogue.Parts) -> Rules:

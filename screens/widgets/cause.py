@@ -29,11 +29,12 @@ class CausePane(Pane):
     def rows(self, width: int, height: int) -> list[Strip]:
         run = self._glance.run
         cause, ended = run.cause, run.ended
-        if ended is None:
+        if ended is None and cause is None:
             return [line("")]
+        told = "" if ended is None else clean(ended.text)
         step = cause.step if cause else next((item.name for item in run.steps if item.state == "failed"), run.verb)
         inner = width - LABEL - 3
-        first = headline(clean(cause.meaning or cause.text) if cause else clean(ended.text), 3 * width)
+        first = headline(clean(cause.meaning or cause.text) if cause else told, 3 * width)
         fail = self.glyphs.fail
         rows = [
             line((f" {fail} {part}" if not place else f"   {part}", "bold red"))
@@ -46,10 +47,12 @@ class CausePane(Pane):
             rows += self._block("where", ", ".join(clean(item) for item in where), inner, 1, "dim")
             if cause.meaning:
                 rows += self._block("says", clean(cause.text), inner, 3)
-        rows += self._block("then", _after(clean(ended.text), cause is not None), inner, 2)
-        remedy = clean(cause.remedy if cause and cause.remedy else ended.remedy)
+        if cause is not None:
+            then = told or f"not over yet: {clean(run.notes[-1]) if run.notes else 'the profile says what follows'}"
+            rows += self._block("then", then, inner, 2)
+        remedy = clean(cause.remedy if cause and cause.remedy else ended.remedy if ended else "")
         rows += self._block("do", remedy, inner, 4, "")
-        if cause is not None and cause.fix:
+        if cause is not None and cause.fix and self.relaunch.fixable:
             key = self.relaunch.key_of("fix")
             rows.append(
                 line(
@@ -68,14 +71,3 @@ class CausePane(Pane):
             line((f"   {label if not place else '':<{LABEL}}", "bold"), (part, look))
             for place, part in enumerate(parts)
         ]
-
-
-def failed(glance: Glance) -> bool:
-    """True when the last run ended in failure and the console has not begun another."""
-    ended = glance.run.ended
-    return ended is not None and ended.code not in (0, 130) and not glance.running
-
-
-def _after(text: str, known: bool) -> str:
-    """The run's last sentence, when it says more than the cause."""
-    return text if known else ""

@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 
-from screens.widgets.lines import Pane, Part, line
+from screens.widgets.lines import Pane, Part, line, wrap
 from screens.widgets.sections import empty
 
 
@@ -76,6 +76,10 @@ class Choice(Pane):
         """What stands in the title beside the name."""
         return ()
 
+    def trouble(self) -> str:
+        """What is wrong with the list as a whole, said above it; empty when nothing is."""
+        return ""
+
     def nothing(self) -> tuple[str, ...]:
         """What is said when there are no rows."""
         return ()
@@ -84,16 +88,20 @@ class Choice(Pane):
 
     def rows(self, width: int, height: int) -> list[Strip]:
         keys = self.keys()
+        wrong = [
+            line((f" {part}", "bold red")) for part in wrap(f"{self.glyphs.fail} {self.trouble()}", max(8, width - 2))
+        ]
+        wrong = wrong[:4] if self.trouble() else []
         if not keys:
-            return [self.title(width, self._heading, *self.heading()), *empty(self.nothing(), width)]
+            return [self.title(width, self._heading, *self.heading()), *wrong, *empty(self.nothing(), width)]
         place = self._place(keys)
-        named = self.columns(width)
-        room = max(1, height - 1 - bool(named))
+        named = self.columns(width - 2)
+        room = max(1, height - 1 - bool(named) - len(wrong))
         self._first = max(min(self._first, place), place - room + 1, 0)
         self._first = min(self._first, max(0, len(keys) - room))
         shown = keys[self._first : self._first + room]
         where = "" if len(keys) <= room else f"{place + 1} of {len(keys)}"
-        made = [self.title(width, self._heading, *self.heading(), (where, "dim"))]
+        made = [self.title(width, self._heading, *self.heading(), (where, "dim")), *wrong]
         if named:
             made.append(line((f"  {named}", "dim")))
         for key in shown:

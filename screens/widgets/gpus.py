@@ -1,7 +1,7 @@
 """A tile per GPU, all at once: whose the memory is, utilisation, power, temperature, how memory moved; trouble in words.
 
 Three forms by room: wide rows, compact rows, and one strip for a small screen that shows a cause. Memory is told apart as
-ours (the profile's unit), of other processes, of nobody seen, and free. A GPU that is off the median of the others is
+ours (the profile's unit), of other processes, unclaimed (no process of it is told, or not yet), and free. A GPU that is off the median of the others is
 marked: while weights load that is the slow rank.
 """
 
@@ -27,7 +27,7 @@ from screens.widgets.lines import Pane, Part, fit, line, wrap
 GIB = float(2**30)
 WIDE = 74
 """Columns from which a row shows utilisation, power, temperature and history beside the bar."""
-ODD_SHARE, ODD_BYTES = 0.12, 2 * GIB
+ODD_SHARE, ODD_BYTES = 0.15, 2 * GIB
 """A GPU is odd when its memory is off the median by both of these."""
 TROUBLES = 3
 _RANK = re.compile(r"(?:Worker_|::)?((?:DP\d+_)?(?:PP\d+_)?TP\d+)")
@@ -97,7 +97,7 @@ class Gpus(Pane):
         gpus = self._gpus()
         if self.strip_form:
             return [self._strip(gpus, width)]
-        odd = odd_ones([gpu.memory_used for gpu in gpus])
+        odd = self._off_median(gpus)
         rows = [self.title(width, "GPUs", *self._about(gpus, width))]
         rows += [self._row(place, gpu, odd, width) for place, gpu in enumerate(gpus)]
         rows += self._troubles(gpus, odd, width)
@@ -121,8 +121,17 @@ class Gpus(Pane):
             name = next(iter(names)) if len(names) == 1 else "mixed"
             parts.append(f"{len(gpus)} {glyphs.times} {name or 'unknown'}")
         if width >= WIDE:
-            parts.append((f"{glyphs.ours} ours {glyphs.foreign} others {glyphs.loose} nobody's", "dim"))
+            parts.append((f"{glyphs.ours} ours {glyphs.foreign} others {glyphs.loose} unclaimed", "dim"))
         return parts
+
+    def _off_median(self, gpus: Sequence[Gpu]) -> frozenset[int]:
+        """Places of the GPUs to mark. While weights load, only the slow ones: ranks do not read in step."""
+        used = [gpu.memory_used for gpu in gpus]
+        odd = odd_ones(used)
+        middle = _median(used)
+        if not self._loading() or middle is None:
+            return odd
+        return frozenset(place for place in odd if (used[place] or 0) < middle)
 
     def _loading(self) -> bool:
         diagnosis = self._glance.log.diagnosis
@@ -146,7 +155,7 @@ class Gpus(Pane):
         flag: Part = (glyphs.warn, "bold yellow") if place in odd else " "
         heat, watts, busy = number(gpu.temperature), number(gpu.power), number(gpu.utilisation)
         if width < WIDE:
-            rest = f"{used:>5}{'%4s%%' % busy if width >= 30 else ''}{'%5sW' % watts if width >= 36 else ''}"
+            rest = f"{used:>5}" + (f"{busy:>4}%" if width >= 30 else "") + (f"{watts:>5}W" if width >= 36 else "")
             rest += f"{heat:>4}{glyphs.degree}" if width >= 38 else ""
             who = f" {held.who}" if width >= 47 and held.who else ""
             bar = max(4, min(24, width - 5 - len(rest) - 1 - 7 * (width >= 47)))
@@ -166,11 +175,11 @@ class Gpus(Pane):
 
     def _troubles(self, gpus: Sequence[Gpu], odd: frozenset[int], width: int) -> list[Strip]:
         sample, glyphs = self._sample(), self.glyphs
-        words: list[tuple[str, str]] = []
-        if sample is not None:
-            for found in sample.findings:
-                if not (found.id == "gpu-lost" and found.gpu is not None):
-                    words.append((glyphs.fail if _grave(found) else glyphs.warn, finding_words(found)))
+        words = [
+            (glyphs.fail if _grave(found) else glyphs.warn, finding_words(found))
+            for found in (sample.findings if sample is not None else ())
+            if found.id != "gpu-lost" or found.gpu is None  # a lost GPU says so in its own row
+        ]
         middle = _median([gpu.memory_used for gpu in gpus])
         for place in sorted(odd):
             used = gpus[place].memory_used
@@ -196,7 +205,7 @@ class Gpus(Pane):
     def _strip(self, gpus: Sequence[Gpu], width: int) -> Strip:
         """`GPUs 0█ 1█ 2▁ …  78.1 GiB each of 95.6`."""
         glyphs = self.glyphs
-        odd = odd_ones([gpu.memory_used for gpu in gpus])
+        odd = self._off_median(gpus)
         parts: list[Part] = [" GPUs "]
         for place, gpu in enumerate(gpus):
             sign = glyphs.fail if gpu.lost else level(glyphs, gpu.memory_used, gpu.memory_total)

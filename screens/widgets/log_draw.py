@@ -41,7 +41,7 @@ def draw(item: Item, look: Look, *, came: float | None, cursor: bool, marked: bo
     """The rows of one item."""
     sign, colour = _sign(item, look.glyphs)
     gutter: Part = (look.glyphs.cursor, "bold cyan") if cursor else ("*" if marked else " ", "bold cyan")
-    head: list[Part] = [gutter, (sign, colour or "dim")]
+    head: list[Part] = [gutter, (sign, colour or "dim"), " " if look.width >= NARROW else ""]
     text = item.raw if look.form == 2 else item.line.text
     if look.form == 0 and item.kind != "gap":
         head.append((f"{clock_of(item, came)} ", "dim"))

@@ -86,19 +86,18 @@ class Items:
         return [item.offset]
 
     def toggle(self, item: Item) -> bool:
-        """Unfold or fold what an item stands for; False when there is nothing to unfold."""
+        """Unfold what an item stands for, or fold it again; False when there is nothing to unfold."""
         fold = self._folds.of(item.offset)
-        offset = item.offset if fold is None else fold.head
-        if offset in self.opened:
-            self.opened.discard(offset)
+        if fold is not None:
+            self.opened ^= {fold.head}
             return True
-        if fold is None and item.kind != "ranks":
-            head = next((at for at in sorted(self.opened, reverse=True) if at <= item.offset), None)
-            if head is None or self._text(head)[1].text != item.line.text:
-                return False
-            self.opened.discard(head)
+        if item.kind == "ranks":
+            self.opened.update(at for at in self._view.after(item.offset, 8 * MOST_RANKS) if at <= item.last)
             return True
-        self.opened.add(offset)
+        if item.offset not in self.opened:
+            return False
+        near = [*self._view.before(item.offset, MOST_RANKS), *self._view.after(item.offset, MOST_RANKS)]
+        self.opened -= {at for at in near if self._text(at)[1].text == item.line.text}
         return True
 
     def _join(self, found: list[Item], chunk: Iterable[int]) -> None:
@@ -112,7 +111,7 @@ class Items:
             elif fold and fold.role == "head":
                 count = 0 if offset in self.opened else self._folds.frames(offset)
                 found.append(Item(offset, offset, raw, line, "fold" if count else "line", count))
-            elif found and self._same(found[-1], line):
+            elif found and offset not in self.opened and self._same(found[-1], line):
                 before = found[-1]
                 names = (*(before.names or (before.line.key,)), line.key)
                 found[-1] = replace(before, last=offset, kind="ranks", count=len(names), names=names)

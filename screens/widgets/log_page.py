@@ -28,6 +28,8 @@ class Page:
         self.items = Items(view, self.folds)
         self.follow = True
         self.top = 0
+        self.skip = 0
+        """Rows of the top item that are above the page: a wrapped line may be longer than it."""
         self.cursor: int | None = None
         self.mark: tuple[int, int | None] | None = None
         self._released = 0
@@ -61,53 +63,82 @@ class Page:
             return self._last(look, height, active)
         if self._at_first:
             self.top = self.cursor = next(iter(self.view.after(0, 1)), 0)
-        rows: list[Strip] = []
-        for item in self.items.after(self.top, height):
-            rows += self._draw(item, look, active)
-            if len(rows) >= height:
-                return rows[:height]
-        top = self._first_before(self.log.size + 1)
-        if top is not None and top < self.top:  # the end came into sight: fill the page
-            self.top = top
-            return [row for item in self.items.after(top, height) for row in self._draw(item, look, active)][:height]
+            self.skip = 0
+        rows = self._from_top(look, height, active)
+        if len(rows) < height:  # the end came into sight: fill the page
+            top, skip = self._place_before(self.log.size + 1)
+            if top is not None and top < self.top:
+                self.top, self.skip = top, skip
+                rows = self._from_top(look, height, active)
         return rows
 
+    def _from_top(self, look: Look, height: int, active: bool) -> list[Strip]:
+        rows: list[Strip] = []
+        for item in self.items.after(self.top, height):
+            rows += self._draw(item, look, active)[self.skip if item.offset == self.top else 0 :]
+            if len(rows) >= height:
+                break
+        return rows[:height]
+
     def by(self, count: int) -> None:
-        """Move the cursor by items; upwards ends following."""
+        """Move the cursor by items, over one that is longer than the page by rows; upwards ends following."""
         if count > 0 and self.follow:
             return
         if count < 0:
             start = self.cursor if self.cursor is not None else self.log.size + 1
             self.release()
+            if self.skip and self.cursor == self.top:
+                self.skip -= 1
+                return
             before = self.items.before(start, -count)
             if before:
                 self.cursor = before[0].offset
-                self.top = min(self.top, self.cursor)
+                if self.cursor < self.top:
+                    self._stand(before[0])
             return
         self._at_first = False
+        if self.cursor == self.top and self._hangs_over():
+            self.skip += 1
+            return
         after = self.items.after(self.cursor or 0, count + 1)
         if after:
             self.cursor = after[-1].offset
             self._reveal()
 
     def pages(self, count: int) -> None:
-        """Move by pages."""
+        """Move by pages, one row of overlap at least."""
         step = max(1, self._height - 1)
         if count < 0:
             self.release()
-            before = self.items.before(self.top, step * -count)
-            self.top = before[0].offset if before else self.top
+            if self.skip:
+                self.skip = max(0, self.skip - step)
+            else:
+                top, skip = self._place_before(self.top, step)
+                self.top, self.skip = (self.top, 0) if top is None else (top, skip)
             self.cursor = self.top
             return
         if self.follow:
             return
         self._at_first = False
-        after = self.items.after(self.top, step * count + 1)
-        last = self._first_before(self.log.size + 1)
-        if after and last is not None:
-            self.top = min(after[-1].offset, last)
-            at_end = self.top == last
-            self.cursor = self.items.before(self.log.size + 1, 1)[-1].offset if at_end else self.top
+        if self._hangs_over():
+            self.skip += step
+            self.cursor = self.top
+            return
+        used, last = -self.skip, None
+        for item in self.items.after(self.top, self._height + 1):
+            if used >= self._height and last is not None:
+                break
+            used += self._size(item)
+            if item.offset != self.top or last is not None:
+                last = item
+            if used > self._height and last is not None:
+                break
+        if last is not None:
+            self.top, self.skip, self.cursor = last.offset, 0, last.offset
+        end, skip = self._place_before(self.log.size + 1)
+        if end is not None and end <= self.top:
+            self.top, self.skip = end, skip
+            self.cursor = self.items.before(self.log.size + 1, 1)[-1].offset
 
     def first(self) -> None:
         """To the first shown line, also while older ones are still being found."""
@@ -130,7 +161,8 @@ class Page:
             return
         self.cursor = item.offset
         above = self.items.before(item.offset, max(0, self._height // 3))
-        self.top = above[0].offset if above else item.offset
+        self.top, self.skip = above[0].offset if above else item.offset, 0
+        self._reveal()
 
     def release(self) -> None:
         """Stop following; the page stays where it is."""
@@ -173,7 +205,8 @@ class Page:
             self.top = item.offset
             if len(rows) >= height:
                 break
-        return rows[max(0, len(rows) - height) :]
+        self.skip = max(0, len(rows) - height)
+        return rows[self.skip :]
 
     def _draw(self, item: Item, look: Look, active: bool) -> list[Strip]:
         here = self.cursor is not None and item.offset <= self.cursor <= item.last
@@ -186,29 +219,47 @@ class Page:
         low, high = sorted((first, self.cursor or first)) if last is None else (first, last)
         return low <= item.offset <= high
 
+    def _stand(self, item: Item) -> None:
+        """Put an item at the top, its last rows where it is longer than the page."""
+        self.top, self.skip = item.offset, max(0, self._size(item) - self._height)
+
+    def _hangs_over(self) -> bool:
+        """Whether the top item goes on below the page."""
+        item = self.items.at(self.top)
+        return item is not None and item.offset == self.top and self._size(item) - self.skip > self._height
+
     def _reveal(self) -> None:
-        """Scroll down so far that the cursor's item is on the page."""
+        """Scroll down so far that the cursor's item is on the page, its first rows where it is longer."""
         if self.cursor is None:
             return
-        used = 0
+        used = -self.skip
         for item in self.items.after(self.top, self._height + 1):
-            used += self._size(item)
+            size = self._size(item)
+            if item.offset >= self.cursor:
+                if used + size > self._height:
+                    break
+                return
+            used += size
             if used > self._height:
                 break
-            if item.offset >= self.cursor:
-                return
-        top = self._first_before(self.cursor + 1)
-        self.top = self.cursor if top is None else max(self.top, top)
+        here = self.items.at(self.cursor)
+        if here is not None and self._size(here) >= self._height:
+            self.top, self.skip = self.cursor, 0
+            return
+        top, skip = self._place_before(self.cursor + 1)
+        if top is not None and (top, skip) > (self.top, self.skip):
+            self.top, self.skip = top, skip
 
-    def _first_before(self, offset: int) -> int | None:
-        """The first item of a page whose last item is the last one before `offset`."""
+    def _place_before(self, offset: int, height: int | None = None) -> tuple[int | None, int]:
+        """(top, skip) of a page whose last row is the last one before `offset`."""
+        height = self._height if height is None else height
         used, top = 0, None
-        for item in reversed(self.items.before(offset, self._height)):
+        for item in reversed(self.items.before(offset, height)):
             used += self._size(item)
-            if used > self._height and top is not None:
-                break
             top = item.offset
-        return top
+            if used >= height:
+                break
+        return top, max(0, used - height)
 
     def _size(self, item: Item) -> int:
         if self._look is None or not self._look.wrap:

@@ -33,7 +33,9 @@ def top_of(bars: Sequence[Bar]) -> float:
     return max(known, default=0.0) or 1.0
 
 
-def plot(glyphs: Glyphs, title: str, bars: Sequence[Bar], width: int, *, form: str = "{:,.0f}", look: str = "green") -> list[Strip]:
+def plot(
+    glyphs: Glyphs, title: str, bars: Sequence[Bar], width: int, *, form: str = "{:,.0f}", look: str = "green"
+) -> list[Strip]:
     """The title and a row for each bar, `width` cells in all."""
     top = top_of(bars)
     label = max((len(bar.label) for bar in bars), default=0) + 1
@@ -42,7 +44,11 @@ def plot(glyphs: Glyphs, title: str, bars: Sequence[Bar], width: int, *, form: s
     room = max(4, width - label - tail - 2)
     rows = [line((f" {title}", "bold"))]
     for bar, number in zip(bars, numbers, strict=True):
-        parts: list[Part] = [(f" {bar.label:>{label - 1}} ", ""), *_cells(glyphs, bar, top, room, look), (f"{number:>{tail}}", "")]
+        parts: list[Part] = [
+            (f" {bar.label:>{label - 1}} ", ""),
+            *_cells(glyphs, bar, top, room, look),
+            (f"{number:>{tail}}", ""),
+        ]
         rows.append(line(*parts))
     return rows
 

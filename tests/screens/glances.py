@@ -180,6 +180,12 @@ def failed() -> Glance:
     return replace(base(), gpus=gpus([78.2] * 8, unit="vllm-glm5.service", rank=False), run=run(*events))
 
 
+def restoring() -> Glance:
+    """The launch failed, the cause is known, the way back is still taken."""
+    whole = failed()
+    return replace(whole, run=replace(whole.run, ended=None, downtime_since=NOW.wall - 100), running=True)
+
+
 def finished() -> Glance:
     """Done: the new model serves and is kept."""
     events: list[Event] = [

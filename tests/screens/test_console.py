@@ -161,7 +161,7 @@ async def test_golden_dialog_and_command_line(
         await pilot.press("D")
         await pilot.pause()
         golden(f"dialog-redeploy-{size[0]}x{size[1]}-{signs}", app)
-        await pilot.press("q", "colon", "r")
+        await pilot.press("q", "colon", "s", "a")
         await pilot.pause()
         golden(f"command-line-{size[0]}x{size[1]}-{signs}", app)
 

@@ -95,7 +95,7 @@ def test_what_is_no_yaml_is_told_with_its_line() -> None:
 
 async def test_a_chosen_key_works_and_is_named(make_app: MakeApp) -> None:
     app = make_app(glances.idle(), keymap={"help": "f1"})
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with app.run_test(size=(140, 200)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
         assert type(app.screen).__name__ == "HelpScreen"

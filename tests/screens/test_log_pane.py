@@ -245,7 +245,7 @@ async def test_a_wrapped_line_longer_than_the_page_is_read_to_its_end(spool: Spo
     spool.append_lines(["before", f"long {words}", "after"])
     async with opened(make_app(glance()), (60, 12)) as (pilot, pane):
         for key in ("j", "pagedown"):
-            await pilot.press("w") if not pane._wrap else None
+            await pilot.press("w") if not pane.wrap else None
             await pilot.press("g")
             seen = ""
             for _ in range(200):
@@ -359,7 +359,7 @@ async def test_the_cause_is_pinned_and_reached(spool: Spool, make_app: MakeApp) 
 async def test_a_plain_file_is_viewed_without_a_node(make_app: MakeApp, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_bytes("\n".join(LOG).encode() + b"\nshards:  10%\rshards: 100%\nno end \x1b[31m")
-    app = make_app()
+    app = make_app(first="log")
     async with app.run_test(size=(120, 30)) as pilot:
         app.open("log", path=path)
         await settle(pilot)

@@ -16,6 +16,7 @@ STATES: dict[str, Callable[[], Glance]] = {
     "idle": glances.idle,
     "loading": glances.loading,
     "failed": glances.failed,
+    "restoring": glances.restoring,
     "done": glances.finished,
     "stale": glances.stale,
     "unknown": glances.unknown,

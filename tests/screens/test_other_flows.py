@@ -19,12 +19,12 @@ from screens import plan as plan_screen
 from screens.app import ConsoleApp
 from screens.cause import CauseDetail
 from screens.dialogs import Dialog
-from screens.failure import account, find_line, neighbours
+from screens.failure import account, find_line, lines_around, neighbours
 from screens.glyphs import ASCII, UNICODE
 from screens.gpu_detail import GpuPane, shares
 from screens.nodes import KnownNode, NodeList, NodesScreen, known_nodes
 from screens.replay import ReplayScreen, Tape
-from screens.runs import RunList, outcome
+from screens.runs import RunList, history, outcome
 from screens.source import Moment
 from screens.widgets.checklist import Checklist
 from screens.widgets.plots import Bar, plot
@@ -176,15 +176,41 @@ async def test_without_evidence_the_spool_tells_them(make_app: MakeApp, spool: S
         text = screen_text(app)
         assert "before" in text
         assert "after" in text
-        assert app.screen.query_one(CauseDetail).spool_line == 1
+        assert app.screen.query_one(CauseDetail).spool_line == len("before\n")
+
+
+async def test_enter_opens_the_log_at_the_cause(make_app: MakeApp, spool: Spool) -> None:
+    spool.append_lines([f"INFO line {n}" for n in range(300)])
+    spool.append_lines([f"(Worker_TP0) {samples.CAUSE_TEXT}"])
+    spool.append_lines([f"INFO line {n}" for n in range(300, 600)])
+    app = make_app(samples.failed(), first="status")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await on(app, pilot, "cause")
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.pause()
+        text = screen_text(app)
+        assert "line 299" in text
+        assert "line 300" in text
+        assert "▸                        (Worker_TP0) ValueError" in text
 
 
 def test_the_cause_is_found_in_the_spool_from_its_end(spool: Spool) -> None:
-    spool.append_lines([f"noise {n}" for n in range(12_000)] + ["boom: why"] + [f"noise {n}" for n in range(12_000)])
-    assert find_line(spool, "boom: why") == 12_000
+    noise = [f"noise {n} {'x' * 40}" for n in range(12_000)]
+    spool.append_lines([*noise, "boom: why", *noise])
+    at = find_line(spool, "boom: why")
+    assert at is not None
+    assert spool.line_at(at) == "boom: why"
+    assert lines_around(spool, at)[0][2:5] == (noise[-1], "boom: why", noise[0])
     assert find_line(spool, "never said") is None
     assert find_line(spool, "") is None
-    assert find_line(spool, "boom: why", back=5_000) is None
+    assert find_line(spool, "boom: why", back=100_000) is None
+
+
+def test_lines_around_at_the_ends_of_a_spool(spool: Spool) -> None:
+    spool.append_lines(["a", "b", "c"])
+    assert lines_around(spool, 0) == (("a", "b", "c"), 0)
+    assert lines_around(spool, 4) == (("a", "b", "c"), 2)
 
 
 def test_neighbours_at_the_ends_of_a_log(tmp_path: Path) -> None:
@@ -289,6 +315,17 @@ async def test_the_choice_stays_with_its_run_when_another_comes(make_app: MakeAp
         assert app.screen.query_one(RunList).chosen == "0001"
         await pilot.press("g")
         assert app.screen.query_one(RunList).chosen == "0007"
+
+
+async def test_a_dry_run_is_called_a_plan_and_is_no_deployment(make_app: MakeApp, store: Store) -> None:
+    put_events(store, samples.plan_events())
+    app = make_app(samples.base(), first="status")
+    async with app.run_test(size=(140, 40)) as pilot:
+        await on(app, pilot, "runs")
+        assert "run 0001 plan" in screen_text(app)
+    [node] = [item for item in known_nodes(store)[0] if item.name == "local"]
+    assert node.good is None
+    assert history(store, 9, {})[0].verb == "plan"
 
 
 async def test_a_history_that_cannot_be_read_is_said(

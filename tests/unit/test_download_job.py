@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,10 +18,12 @@ from typing import Any
 
 import pytest
 
-from console.checkpoint import node_download, node_tree
+from console.checkpoint import node_download, node_shards, node_tree
 from console.rehearsal.checkpoint import PRACTICE_COMMIT, make_checkpoint
 from console.rehearsal.hub import start_hub
+from console.rehearsal.processes import descendants
 from tests.unit import checkpoint_samples as samples
+from tests.unit.fault_hub import FaultHub, fault_hub
 
 REPO = "nvidia/Kimi-K2.5-NVFP4"
 SCRIPT = Path(node_download.__file__)
@@ -244,3 +249,118 @@ def test_the_tree_says_what_the_hub_says(source: Path, tmp_path: Path) -> None:
     assert by_path["config.json"]["blob"] == samples.git_blob(config)
     assert found["wrong"]["error"]["status"] == 404
     assert "RevisionNotFound" in found["wrong"]["error"]["text"]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that is dead and not waited for does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+async def until(process: asyncio.subprocess.Process, seconds: float) -> None:
+    """Let the job run for so long, or to its end."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(process.wait()), seconds)
+
+
+async def killed_twenty_times(lab: Lab, hub: FaultHub, chance: random.Random) -> tuple[int, Counter[str]]:
+    """Start the job and kill -9 it, twenty times; how many files were whole at the last, and the GETs per file that were
+    asked for after it was whole."""
+    again: Counter[str] = Counter()
+    whole: dict[str, int] = {}
+    for _ in range(20):
+        before = Counter(hub.gets)
+        process = await asyncio.create_subprocess_exec(*lab.prepare(), stdout=asyncio.subprocess.DEVNULL)
+        while hub.gets == before and process.returncode is None:  # noqa: ASYNC110 - the hub has no event per client
+            await asyncio.sleep(0.01)
+        await until(process, chance.uniform(0.0, 0.5))
+        family = (process.pid, *descendants(process.pid))
+        victims = chance.choice((family[:1], family[1:], family))  # the supervisor, its worker, or both
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if process.pid not in victims:
+            await until(process, chance.uniform(0.0, 0.3))  # it goes on with another worker
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+        async with asyncio.timeout(20):
+            while any(alive(pid) for pid in family):  # noqa: ASYNC110 - no child of ours, so nobody tells
+                await asyncio.sleep(0.01)
+        again.update({path: hub.gets[path] - before[path] for path in whole if hub.gets[path] > before[path]})
+        now = {
+            row["path"]: (lab.folder / row["path"]).stat().st_ino
+            for row in lab.rows
+            if row["path"].endswith(".safetensors")
+            and node_download.size_of(str(lab.folder / row["path"])) == row["size"]
+        }
+        assert {path: now.get(path) for path in whole} == whole, "a whole file is never touched again"
+        whole = now
+    return len(whole), again
+
+
+async def test_twenty_kills_lose_at_most_what_is_in_flight(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    source = tmp_path / "source"
+    await asyncio.to_thread(make_checkpoint, source, "kimi", 119)
+    async with fault_hub({REPO: source}) as hub:
+        hub.rate = 1.2e6
+        lab = Lab(source, hub.endpoint, hub.faults, tmp_path)
+        ask = {"endpoint": hub.endpoint, "repo": REPO, "revision": PRACTICE_COMMIT, "token": ""}
+        lab.rows = (await asyncio.to_thread(node_tree.tree, ask))["files"]
+        whole, again = await killed_twenty_times(lab, hub, chance)
+        assert 0 < whole < 119, "the kills fell into the download"
+        assert again == Counter(), "what is whole is not asked for again"
+        hub.rate = 0.0
+        before = Counter(hub.gets)
+        code, said = await lab.run()
+        assert (code, said[-1]["ok"]) == (0, True)
+        assert sum((hub.gets - before).values()) == 119 - whole
+    assert lab.whole()
+    # each kill costs at most one more GET of the four files in flight, and one of the worker that came after it
+    assert sum(hub.gets.values()) - 119 <= 20 * 2 * 4
+    record = node_shards.Check(
+        {"folder": str(lab.folder), "record": str(tmp_path / "record.json"), "files": lab.rows}, lambda **fields: None
+    ).run()
+    assert {path for path, entry in record["files"].items() if entry["problem"]} == set()
+    assert node_download.incomplete_files(str(lab.folder)) == []
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("api-429", 429), ("api-503", 503)])
+async def test_the_tree_is_asked_patiently_and_then_told(source: Path, fault: str, kind: int) -> None:
+    async with fault_hub({REPO: source}) as hub:
+        ask = {
+            "endpoint": hub.endpoint,
+            "repo": REPO,
+            "revision": PRACTICE_COMMIT,
+            "token": "",
+            "configs": ["config.json"],
+        }
+        hub.faults.add(fault)
+        waiting = asyncio.ensure_future(asyncio.to_thread(node_tree.tree, ask))
+        found = await waiting
+        assert found["error"]["status"] == kind
+        asking = asyncio.ensure_future(asyncio.to_thread(node_tree.tree, ask))
+        await asyncio.sleep(0.2)
+        hub.faults.clear()
+        found = await asking
+        assert len(found["files"]) > 12
+        assert found["configs"] == {"config.json": (source / "config.json").read_text()}
+
+
+def test_what_the_client_waits_for_is_told_instead_of_a_stall(tmp_path: Path) -> None:
+    log = tmp_path / "hub.log"
+    log.write_text(
+        "HTTP Error 503 thrown while requesting GET http://h/x?X-Amz-Signature=1\nRetrying in 8s [Retry 4/5].\n"
+    )
+    status, word = node_download.last_word(str(log))
+    assert node_download.classify(status, "") == "server_error"
+    assert word == "HTTP Error 503 thrown while requesting GET http://h/x?..."
+    log.write_text("Error while downloading from http://h/x: peer closed connection\nTrying to resume download...\n")
+    assert node_download.last_word(str(log)) == (
+        None,
+        "Error while downloading from http://h/x: peer closed connection",
+    )
+    assert node_download.last_word(str(tmp_path / "none")) == (None, "")

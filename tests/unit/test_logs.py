@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from console.errors import InvalidFile, UsageError
 from console.logs import linefile
 from console.logs import view as views
-from console.logs.filters import Filter, expression, load_presets, parse
+from console.logs.filters import Filter, expression, load_presets, parse, preset, understood
 from console.logs.folds import Folds
 from console.logs.harmless import Harmless, harmless
 from console.logs.launches import Launches, processes
@@ -173,7 +173,7 @@ FILTERS = st.builds(
     st.lists(st.integers(0, 40), max_size=3),
     st.tuples(st.integers(0, 40), st.integers(0, 40)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_view_agrees_with_one_line_at_a_time(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[str],
@@ -333,6 +333,15 @@ def test_a_typed_filter_is_understood() -> None:
 def test_presets_ship_and_a_bad_file_names_every_problem(tmp_path: Path) -> None:
     assert {"trouble", "loading", "backends"} <= {preset.name for preset in load_presets()}
     assert all(preset.reason for preset in load_presets())
+    own = tmp_path / "own.yaml"
+    own.write_text("errors: {include: [mine], reason: my own}\nmore: {process: Worker_TP3, reason: a rank}\n")
+    assert preset("errors", own).include == ("mine",)
+    assert understood("@more nccl !shm", own=own) == Filter(
+        ("nccl",), ("shm",), "Worker_TP3", name="more", reason="a rank"
+    )
+    assert understood("a !b") == Filter(("a",), ("b",))
+    with pytest.raises(UsageError, match="no preset"):
+        preset("nonsense")
     bad = tmp_path / "filters.yaml"
     bad.write_text("a: {include: ['/(/'], level: loud}\nb: {inclde: [x]}\n")
     with pytest.raises(InvalidFile) as caught:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from console.checkpoint.fit import Alternative, Fit
+from console.checkpoint.forecast import finding, fit_finding
 from console.deploy import checks, node_flags
 from console.deploy.flags import cache_path
 from console.deploy.step import Context, Satisfied
-from console.deploy.steps.preflight import STEP, fit_finding
+from console.deploy.steps.preflight import STEP
 from console.errors import ExitCode, Refused
 from console.events import Event, Found
 from console.node.base import Argv, Done, Line, LinkState, Result
@@ -84,8 +85,8 @@ def context(one: Profile, there: Facts, node: Quiet) -> tuple[Context, list[Even
 
 def rules(one: Profile, there: Facts) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for finding in checks.machine(one, there):
-        found.setdefault(finding.level, []).append(finding.rule)
+    for each in checks.machine(one, there):
+        found.setdefault(each.level, []).append(each.rule)
     return found
 
 
@@ -190,7 +191,7 @@ def fit(**changes: Any) -> Fit:
 
 
 def test_the_memory_fit_decides() -> None:
-    assert fit_finding(None).level == "allow"
+    assert finding(()).level == "allow"
     assert fit_finding(fit()).level == "allow"
     bad = fit_finding(fit(loads=False, why="does not start with 500 tokens of context; set max-model-len to 300"))
     assert bad.level == "refuse"

@@ -97,7 +97,8 @@ class Patch:
         if plan.in_place:
             names = ", ".join(edit.name for place in plan.in_place for edit in place.edits)
             raise RelaunchError(
-                f"{names} in {plan.in_place[0].source} does not hold the patch", "See whether something else writes to it."
+                f"{names} in {plan.in_place[0].source} does not hold the patch",
+                "See whether something else writes to it.",
             )
         for overlay in plan.overlays:
             problems = await overlay_problems(ctx.node, overlay)
@@ -150,7 +151,11 @@ def _tell_fit(ctx: Context) -> None:
 async def _plan(ctx: Context) -> PatchPlan:
     """The plan from facts, reading from the node what they do not hold: large configs, the installed backend."""
     await probe.probe(ctx)
-    return patch.plan_for(ctx, await _configs(ctx))
+    files = await _configs(ctx)
+    try:
+        return patch.plan_for(ctx, files)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{ctx.profile.model.folder}: {error.message}", error.remedy) from error
 
 
 async def _configs(ctx: Context) -> dict[str, bytes]:

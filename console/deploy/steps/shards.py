@@ -33,6 +33,8 @@ class Shards:
         found = current(ctx, manifest)
         if found.whole and not ctx.options.get("deep"):
             return Satisfied(shards.evidence(manifest, found))
+        if found.whole:
+            return Needed((Change(f"read all {plural(len(manifest.files), 'file')} again ({size(manifest.total)})"),))
         left = {*found.unchecked, *(fault.path for fault in found.faults)}
         count = sum(file.size for file in manifest.files if file.path in left)
         changes = [Change(f"check {plural(len(left), 'file')} ({size(count)}) against the hub's hashes")]
