@@ -55,6 +55,7 @@ def _shared() -> _Parser:
     how.add_argument("--fix", action="store_true", help="apply the known remedy of a failed launch, and launch again")
     how.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
     how.add_argument("--no-color", action="store_true", help="no colour (NO_COLOR does the same)")
+    how.add_argument("--ascii", action="store_true", help="the console in ASCII alone")
     how.add_argument("--deep", action="store_true", help="hash every model file again, whatever is remembered of it")
     how.add_argument("--lock-wait", type=float, metavar="S", help="wait S seconds for someone else's run")
     return shared
@@ -101,6 +102,6 @@ def _dispatch(argv: list[str]) -> int:
     options = build_parser().parse_args(argv)
     from console import headless
 
-    if options.verb is None and options.script is None:
+    if headless.wants_screen(options):
         return headless.open_console(options)
     return headless.run(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from console import local
 from console.deploy.script import load_script
 from console.deploy.store import RunRow, state_folder
-from console.errors import ExitCode
+from console.errors import ExitCode, UsageError
 from console.events import Event, RunEnded, encode
 from console.printing import Printer, glyphs, wants_colour
 from console.session import Session, ask_on_terminal, connected, hub_token
@@ -162,15 +163,37 @@ async def gpus(session: Session) -> int:
 
 
 async def logs(session: Session) -> int:
-    """The log of the service."""
+    """The log of the service, or of a file, as far as the filter shows it."""
+    from console.logs.filters import understood
+    from console.logs.harmless import harmless
+    from console.logs.view import keeper
     from console.node import journal
+    from console.triage import load_rules
 
+    wanted = session.given("filter")
+    shown = keeper(understood(wanted), harmless(load_rules())) if wanted else lambda line: True
+    if session.given("file"):
+        return await asyncio.to_thread(_tell_file, session, Path(session.given("file")), shown)
     async with connected(session) as where:
         unit = session.given("unit") or where.needed_profile().service.unit
         lines = int(session.given("lines", 200))
         async with journal.read(where.node, unit, lines=lines, follow=bool(session.given("follow"))) as entries:
             async for entry in entries:
-                session.tell_json(asdict(entry)) if session.as_json else session.tell(entry.message)
+                if shown(entry.message):
+                    session.tell_json(asdict(entry)) if session.as_json else session.tell(entry.message)
+    return ExitCode.DONE
+
+
+def _tell_file(session: Session, path: Path, shown: Callable[[str], bool]) -> int:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if shown(line.rstrip("\n")):
+                    session.tell(line.rstrip("\n"))
+    except BrokenPipeError:
+        raise  # the reader of our output left, which is no fault of the file
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "name a log file that can be read") from error
     return ExitCode.DONE
 
 

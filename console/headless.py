@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
 
 from console import commands
 from console.deploy.store import open_store
@@ -25,6 +26,13 @@ def run(options: argparse.Namespace) -> int:
     with open_store() as store:
         session = Session(options, Settings.read(os.environ), store)
         return asyncio.run(_until_signal(session))
+
+
+def wants_screen(options: argparse.Namespace) -> bool:
+    """True without a verb or script, and for a log file that is opened on a terminal without more ado."""
+    if options.verb == "logs" and options.file and sys.stdout.isatty():
+        return not (options.filter or getattr(options, "json", False))
+    return options.verb is None and options.script is None
 
 
 def open_console(options: argparse.Namespace) -> int:

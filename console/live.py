@@ -39,6 +39,8 @@ HISTORY = 120
 """GPU samples kept for sparklines."""
 RETRY_SECONDS = 2.0
 FACTS_SECONDS = 60.0
+CLOSE_SECONDS = 4.0
+"""Longest wait for a task to end when the console is left: a link that hangs must not hold the terminal."""
 BACKLOG = 5000
 """Lines of the journal that are fetched when a log is opened for the first time."""
 
@@ -134,10 +136,11 @@ class Live:
 
     async def close(self) -> None:
         """End every task here. Work on the node goes on."""
-        tasks = [task for task in (self._run, self._watch) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # The run first: it gives its lock back over the connection that the watch holds.
+        for task, patience in ((self._run, CLOSE_SECONDS), (self._watch, CLOSE_SECONDS)):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=patience)
         self.spool.close()
 
     def glance(self) -> Glance:

@@ -47,7 +47,7 @@ def _value(name: str, text: str, metavar: str, default: str | None = None) -> Ar
     return Arg(name, text, MappingProxyType({"metavar": metavar, "default": default}))
 
 
-def _optional(name: str, text: str, metavar: str, default: str) -> Arg:
+def _optional(name: str, text: str, metavar: str, default: str | None) -> Arg:
     return Arg(name, text, MappingProxyType({"nargs": "?", "metavar": metavar, "default": default}))
 
 
@@ -72,7 +72,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("gpus", "memory, utilisation, power, temperature and processes of each GPU", "g", "node",
          args=(_flag("--follow", "a sample a second until interrupted"),)),
     Verb("logs", "the log of the service, live or as far as it goes", "l", "node+profile",
-         args=(Arg("--unit", "another unit than the profile's"), _number("--lines", "how many lines back to begin", 200),
+         args=(_optional("file", "a log file on this machine instead of a node's", "FILE", default=None),
+               _value("--filter", "what to show: `@preset`, words, !words, /expressions/", "F"),
+               Arg("--unit", "another unit than the profile's"), _number("--lines", "how many lines back to begin", 200),
                _flag("--follow", "go on until interrupted"))),
     Verb("unlock", "remove the lock of a run that is gone; shows whose it is", "", "node+profile", True, True),
     Verb("runs", "the history of runs", "r", args=(_number("--limit", "how many", 20),)),

@@ -401,6 +401,12 @@ def run(options: argparse.Namespace) -> int:
         from console.errors import UsageError
 
         raise UsageError("the console needs a terminal", "without one: relaunch --script redeploy, or a verb")
+    if getattr(options, "file", None):
+        from console.deploy.store import open_store
+        from screens.log_file import view_file
+
+        with open_store() as store:
+            return view_file(Path(options.file), store, ascii_only=bool(getattr(options, "ascii", False)))
     from screens.session import open_console
 
     return open_console(options)

@@ -108,7 +108,10 @@ class Opening:
 
     def practice(self, profile: str = "") -> Live:
         """The practice node of this machine, started when it is not running."""
+        from console.rehearsal.faults import parse
+
         faults = tuple(str(item) for item in (self.given("fault") or ()))  # type: ignore[attr-defined]
+        parse(faults)  # what is wrong with them is told before the screen is taken
         chosen = find_profile(profile or str(self.given("profile") or "rehearsal"), self.folders())
 
         fresh = bool(faults)

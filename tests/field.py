@@ -177,10 +177,12 @@ class Wire:
                     await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     for pump in pumps:
-                        pump.cancel()
+                        pump.cancel()  # also when the wire is dropped
                     await asyncio.gather(*pumps, return_exceptions=True)
             finally:
                 far_writer.close()
+        except asyncio.CancelledError:
+            pass  # dropped; asyncio's own server would call it a defect
         finally:
             writer.close()
             self._tasks.discard(task)
@@ -363,9 +365,13 @@ class Site:
 
 
 @asynccontextmanager
-async def practice_site(folder: Path, *, deadman: int = 900, faults: Sequence[str] = ()) -> AsyncIterator[Site]:
-    """A practice node in `folder`, its old model serving."""
+async def practice_site(
+    folder: Path, *, deadman: int = 900, faults: Sequence[str] = (), disk: Path | None = None
+) -> AsyncIterator[Site]:
+    """A practice node in `folder`, its old model serving; with `disk` it begins from that copy of its disk."""
     os.makedirs(folder, exist_ok=True)
+    if disk is not None:
+        _restore_disk(folder / "node", disk)
     made: list[Site] = []
     async with Wire(lambda: (made[0].practice.host, made[0].practice.port)) as wire:
         practice = await rehearsal.ensure(folder / "node", faults=tuple(faults), pace=FAST)
@@ -382,13 +388,17 @@ async def begin_again(site: Site, disk: Path | None) -> None:
     folder = site.folder / "node"
     await rehearsal.stop(folder)
     if disk is not None:
-        for base, _, _ in os.walk(folder / "root"):
-            os.chmod(base, 0o700)
-        shutil.rmtree(folder / "root", ignore_errors=True)
-        shutil.copytree(disk, folder / "root", symlinks=True)
+        _restore_disk(folder, disk)
     site.practice = await rehearsal.ensure(folder, pace=FAST)
     site.wire.heal()
     await site.until_serving("glm-5")
+
+
+def _restore_disk(node: Path, disk: Path) -> None:
+    for base, _, _ in os.walk(node / "root"):
+        os.chmod(base, 0o700)
+    shutil.rmtree(node / "root", ignore_errors=True)
+    shutil.copytree(disk, node / "root", symlinks=True)
 
 
 async def keep_disk(site: Site, name: str) -> Path:

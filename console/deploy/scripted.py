@@ -22,10 +22,10 @@ def scripted_steps(script: Script, snapshot: Callable[[], Snapshot]) -> list[Ste
                 walk.append(_Expectation(item, snapshot))
             case Do(name="rollback"):
                 walk.append(_Rollback())
-            case Do(name=name, options={}):
-                walk.append(steps.step(name))
-            case Do(name=name, options=options):
+            case Do(name=name, options=options) if options:
                 walk.append(_WithOptions(steps.step(name), options))
+            case Do(name=name):
+                walk.append(steps.step(name))
     return walk
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,10 +21,13 @@ from console.triage.tracebacks import Tracebacks, Unit, exception_name
 
 MOST_RANKS: Final = 1024
 MOST_RECENT: Final = 64
+MOST_TOLD: Final = 256
 _ANYWHERE = re.compile(r"(?:^|[\s:\]|])(?:[A-Za-z_]\w*\.)*\w+(?:Error|Exception|Interrupt|OutOfResources)(?::|\s*$)")
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 _HEADINGS: Final = ("Exception:", "Error:", "Exception", "Error")
 _PYDANTIC = re.compile(r"\d+ validation errors? for ")
+Above = Callable[[], list[str]]
+"""Gives the up to three raw lines above."""
 _RANK_STAGE: Final = ORDER["weights_loaded"]
 
 
@@ -68,6 +72,8 @@ class Launch:
     waiting: list[Candidate] = field(default_factory=list)
     """Candidates that want the lines after them, to be shown around the cause."""
     growing: dict[str, Candidate] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    """Texts that were shown with the lines after them; their repetitions fold into the first."""
 
     @property
     def order(self) -> int:
@@ -78,8 +84,8 @@ class Launch:
         """Whether the next lines matter whatever stands in them."""
         return bool(self.waiting) or bool(self.tracebacks)
 
-    def line(self, number: int, line: Line, found: list[Target], before: list[str]) -> None:
-        """`before` are the up to three raw lines above, where the caller has them."""
+    def line(self, number: int, line: Line, found: list[Target], before: Above) -> None:
+        """`before` gives the up to three raw lines above, where the caller has them."""
         self._surround(line)
         if line.is_worker:
             self._seen(number, line)
@@ -153,7 +159,7 @@ class Launch:
     # ---- what the line is ------------------------------------------------------------------------------------
 
     def _judge(
-        self, number: int, line: Line, failures: list[Failure], noise: Noise | None, before: list[str], exception: bool
+        self, number: int, line: Line, failures: list[Failure], noise: Noise | None, before: Above, exception: bool
     ) -> None:
         if line.text.startswith(_IGNORED):
             self.ignored.add(line.key)
@@ -238,7 +244,7 @@ class Launch:
         line: Line,
         failures: list[Failure],
         noise: Noise | None,
-        before: list[str],
+        before: Above,
         exception: bool,
     ) -> bool:
         """An exception's line with no traceback above it: SystemExit in a shell, a log that was cut, a record's own text."""
@@ -256,11 +262,11 @@ class Launch:
             return False
         unit = self.tracebacks.start_message(number, line, line.key in self.ignored)
         new = self._candidate(number, line, line.text, rule, handled=unit.handled)
-        new.before = before
+        new.before = before()
         self._keep(new, unit.key)
         return True
 
-    def _plain(self, number: int, line: Line, failures: list[Failure], before: list[str]) -> bool:
+    def _plain(self, number: int, line: Line, failures: list[Failure], before: Above) -> bool:
         """A line outside any traceback. True when a failure was found in it that is not noise."""
         taken = [rule for rule in failures if self._may_stand(rule, line)]
         rule = strongest(taken)
@@ -269,7 +275,7 @@ class Launch:
         if rule is None or rule.kind in ("wrapper", "stop"):
             return bool(taken)
         new = self._candidate(number, line, line.text, rule, handled=False)
-        new.before = before
+        new.before = before()
         if rule.kind == "stall":
             stall = self.stalls.get(rule.id)
             if stall:
@@ -323,8 +329,12 @@ class Launch:
             self.growing[key] = new
             if len(self.growing) > MOST_RECENT:
                 del self.growing[next(iter(self.growing))]
-        if len(self.waiting) < MOST_RECENT:
-            self.waiting.append(new)
+        known = new.fold
+        if known not in self.told or (self.ready and not self.dead):
+            if len(self.told) < MOST_TOLD:
+                self.told.add(known)
+            if len(self.waiting) < MOST_RECENT:
+                self.waiting.append(new)
         if self.ready and not self.dead:
             self.recent.append(new)
             if new.rule and new.rule.fatal and not new.handled:

@@ -81,8 +81,21 @@ class Line:
         return bool(self.process and _WORKER.search(self.process))
 
 
+_Known = tuple[str | None, int | None, int | None, str | None, str | None]
+_known: dict[str, _Known] = {}
+"""What is known of a whole prefix up to its `[file.py:1] `: a burst of lines has few different ones."""
+_MOST_KNOWN = 512
+
+
 def parse(raw: str) -> Line:
     """Strip every known prefix of `raw`, which holds no line end."""
+    cut = raw.find("] ") + 2
+    if cut > 2 and (known := _known.get(raw[:cut])) and raw[cut : cut + 1] not in ("(", "["):
+        return Line(raw[cut:], *known)
+    return _parse(raw, cut)
+
+
+def _parse(raw: str, cut: int) -> Line:
     text, at = raw, 0
     process: str | None = None
     pid: int | None = None
@@ -128,9 +141,15 @@ def parse(raw: str) -> Line:
     if level is None and (found := _BARE_LEVEL.match(text, at)):
         level = found[1]
         at = found.end()
+    level = "WARNING" if level == "WARN" else level
     if at:
         text = text[at:]
-    return Line(text, process, pid, rank, "WARNING" if level == "WARN" else level, source)
+        if at == cut and level is not None and source is not None and raw[at : at + 1] not in ("(", "["):
+            # whatever follows such a prefix, save a bracket, is text
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[raw[:at]] = (process, pid, rank, level, source)
+    return Line(text, process, pid, rank, level, source)
 
 
 def unknown_lead(text: str) -> int:

@@ -19,7 +19,7 @@ from console.triage.entries import ORDER
 from console.triage.launch import Launch
 from console.triage.matcher import Hits
 from console.triage.prefix import LOUD, Line, parse, unknown_lead
-from console.triage.rules import ALARMS, EXCEPTION_ID, JSON_ID, Rules, Target, load_rules
+from console.triage.rules import ALARMS, EXCEPTION_ID, JSON_ID, LOUD_ID, Rules, Target, load_rules
 from console.triage.verdict import diagnose, load_progress, rank_states
 
 BLOCK: Final = 1 << 18
@@ -48,6 +48,11 @@ class Reader:
         self._tail = b""
         self._pending: list[bytes] = []
         self._size = 0
+        self._asking = False
+        """Whether what is pending may change the stage, or whether it failed."""
+        self._failed = False
+        self._settled = False
+        """Ready or failed: then only a new launch, a stage or a death changes that."""
         self._above: list[bytes] = []
         self._blank = True
         self._leads: list[re.Pattern[str]] = []
@@ -58,6 +63,7 @@ class Reader:
         """Take the next bytes of the log."""
         self._pending.append(data)
         self._size += len(data)
+        self._asking = True
         if self._size >= BLOCK:
             self._flush()
 
@@ -68,6 +74,8 @@ class Reader:
         self._size += len(data)
         if self._size >= BLOCK:
             self._flush()
+        elif not self._asking:
+            self._asking = self._tells(data)
 
     # ---- answers ---------------------------------------------------------------------------------------------
 
@@ -75,8 +83,16 @@ class Reader:
     def stage(self) -> str | None:
         """The furthest stage of the last launch; None before the first cue. Asked of complete lines, as are progress, ranks
         and failed: cheap enough to be asked after every line."""
-        self._flush()
+        if self._asking:
+            self._flush()
         return self._launch.stage
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log already proves that the launch is dead or dying."""
+        if self._asking:
+            self._flush()
+        return self._failed
 
     @property
     def progress(self) -> LoadProgress | None:
@@ -89,13 +105,6 @@ class Reader:
         """Every worker seen, with the last stage that it reported."""
         self._flush()
         return rank_states(self._launch)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the log already proves that the launch is dead or dying."""
-        self._flush()
-        launch = self._launch
-        return bool(launch.dead or any(each.strength >= 2 for each in launch.candidates.kept))
 
     @property
     def lines(self) -> int:
@@ -141,9 +150,29 @@ class Reader:
 
     # ---- blocks ----------------------------------------------------------------------------------------------
 
+    def _tells(self, data: bytes) -> bool:
+        """Whether this line alone, or the lines that wait before it with it, may change an answer that is asked for after
+        every line. Those that cannot are read later, many at once."""
+        if self._tail or b"\x1b" in data or b"\x00" in data or b"\r" in data:
+            return True
+        rules, launch = self._rules, self._launch
+        if self._settled:
+            if rules.settled.finds(data):
+                return True
+        elif launch.wants_all or rules.telling.finds(data):
+            return True
+        return launch.stage != "serving" and rules.busy.finds(data)
+
     def _flush(self) -> None:
         if not self._pending:
             return
+        self._take_in()
+        launch = self._launch
+        self._asking = False
+        self._failed = bool(launch.dead or any(each.strength >= 2 for each in launch.candidates.kept))
+        self._settled = launch.ready or self._failed
+
+    def _take_in(self) -> None:
         parts = [self._tail, *self._pending]
         self._pending, self._size = [], 0
         last = parts.pop()
@@ -248,6 +277,8 @@ class _Pass:
         place, many = 0, len(hits)
         launch = self.reader._launch
         while True:
+            if launch.tracebacks.leads and not launch.waiting:
+                place = self._frames(launch, place)
             if launch.wants_all:
                 begin = self.at
                 if begin >= size:
@@ -278,6 +309,33 @@ class _Pass:
         self._number(size)
         return size
 
+    def _frames(self, launch: Launch, place: int) -> int:
+        """Take the frames that come next, of any process, known by their prefixes alone; the next hit's place. Most lines
+        of a log full of tracebacks are such."""
+        block, hits, many, start = self.block, self.hits, len(self.hits), self.start
+        find, leads, frame = block.find, launch.tracebacks.leads, launch.tracebacks.frame
+        at, size = self.at, len(block)
+        number = self._number(at)
+        while at < size:
+            cut = find(b"] ", at, at + 400) + 2
+            if cut < 2 or block[cut : cut + 1] not in (b" ", b"\t") or (lead := leads.get(block[at:cut])) is None:
+                break
+            end = find(b"\n", cut)
+            if end < 0:
+                end = size
+            here = place
+            while here < many and hits[here][0] + start <= end and hits[here][1] == LOUD_ID:
+                here += 1
+            if (here < many and hits[here][0] + start <= end) or end - cut > 2000:
+                break
+            if not frame(number, lead, block[cut:end]):
+                break
+            place, at, number = here, end + 1, number + 1
+        if at > self.at:
+            # every line end that was passed is one of the input
+            self.at, self.counted, self.reader._number = min(at, size), min(at, size), number
+        return place
+
     def _number(self, offset: int) -> int:
         if self.counting and offset > self.counted:
             self.reader._number += _line_ends(self.raw, self.counted, offset)
@@ -305,7 +363,9 @@ class _Pass:
         began = any(target.kind == "launch" and self._begins(number, target, line) for target in found)
         began = began or (launch.ready and launch.stopping and self._rises(number, found))
         launch = self.reader._launch
-        launch.line(number, line, found, self._before(begin) if found else [])
+        launch.line(number, line, found, lambda: self._before(begin))
+        if launch.tracebacks and self.raw is self.block and raw.isascii():
+            launch.tracebacks.knows(raw, line)
         return began
 
     def _window(self, begin: int, end: int) -> bytes:

@@ -98,7 +98,7 @@ class Rules:
     def with_stalls(self, stalls: Mapping[str, float]) -> Rules:
         """The same rules with a profile's stall limits."""
         changed = replace(self, stalls=dict(stalls))
-        for name in ("targets", "matcher", "late", "busy", "telling", "plain_noise", "frames"):
+        for name in ("targets", "matcher", "late", "busy", "telling", "settled", "plain_noise", "frames"):
             if name in self.__dict__:
                 changed.__dict__[name] = self.__dict__[name]
         return changed
@@ -153,8 +153,16 @@ class Rules:
 
     @functools.cached_property
     def telling(self) -> Matcher:
-        """For a line alone: whether it can change more than a count of noise."""
-        return self._matcher(lambda target: not target.often and target.kind != "noise")
+        """What can change the stage of a launch that is neither ready nor failed, or make it fail."""
+        return self._matcher(lambda target: not (target.often or target.late or target.kind == "noise"))
+
+    @functools.cached_property
+    def settled(self) -> Matcher:
+        """What can change the stage of a launch that is ready or failed, or kill it."""
+        return self._matcher(
+            lambda target: not target.often
+            and (target.kind in ("json", "launch", "stage") or (target.kind == "failure" and target.entry.fatal))
+        )
 
     def _matcher(self, wanted: Callable[[Target], bool], *, once: bool = False) -> Matcher:
         chosen = [n for n, target in enumerate(self.targets) if wanted(target)]

@@ -60,6 +60,13 @@ class Unit:
     """An unknown prefix before the word Traceback; lines that follow may carry it too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    unit: Unit
+    keyed: bool
+    """The prefix names a process."""
+
+
 class Tracebacks:
     """`feed` tells what a line is for the open tracebacks: "head", "frame", "exception", "message" or None (not theirs)."""
 
@@ -67,6 +74,8 @@ class Tracebacks:
         self.open: dict[str, Unit] = {}
         self.last: str = ""
         self.look = 0
+        self.leads: dict[bytes, Lead] = {}
+        """By a whole prefix: whose frames come with it."""
 
     def __bool__(self) -> bool:
         return bool(self.open)
@@ -93,6 +102,31 @@ class Tracebacks:
         self.look = number + PATIENCE // 4
         for key in [key for key, unit in self.open.items() if max(unit.first, unit.last) < number - PATIENCE]:
             del self.open[key]
+
+    def knows(self, raw: str, line: Line) -> None:
+        """Remember the prefix of a traceback's head or frame; what follows the same one and is indented is its next frame."""
+        unit = self.open.get(line.key)
+        if unit is None or unit.state != "frames" or unit.learned or line.level is None or line.source in (None, "uvicorn"):
+            return
+        if len(self.leads) >= MOST_OPEN:
+            self.leads.clear()
+        self.leads[raw[: len(raw) - len(line.text)].encode()] = Lead(unit, bool(line.key))
+
+    def frame(self, number: int, lead: Lead, text: bytes) -> bool:
+        """Take one frame by its known prefix; False when it must be looked at as any line."""
+        if number >= self.look:
+            self._expire(number)
+        unit = lead.unit
+        if unit.state != "frames" or self.open.get(unit.key) is not unit:
+            return False
+        unit.last = number
+        place = text.rfind(b", in ")
+        if place >= 0 and (found := _FUNCTION.match(text[place:].decode("utf-8", "replace"))):
+            unit.functions.append(found[1])
+            unit.bare = not lead.keyed and bool(unit.key)
+        if text.strip():
+            unit.recent.append(text.decode("utf-8", "replace"))
+        return True
 
     def start_message(self, number: int, line: Line, handled: bool) -> Unit:
         """An exception's line without a traceback: what follows may be its message."""

@@ -74,3 +74,28 @@ def test_an_expectation_fails_with_what_was_found() -> None:
     ):
         with pytest.raises(ExpectationFailed, match="f:1: expected"):
             expect.check(snapshot)
+
+
+async def test_options_of_a_script_are_seen_by_their_step_alone() -> None:
+    from typing import Any, cast
+
+    from console.deploy.scripted import scripted_steps
+    from console.deploy.step import Context
+
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    async def listen(self: Any, ctx: Context) -> Any:
+        seen.append((self.name, dict(ctx.options)))
+
+    script = parse_script("- shards: {deep: true}\n- patch\n", "s.yaml")
+    with_options, plain = scripted_steps(script, Snapshot)
+    kind = type(with_options._step)  # type: ignore[attr-defined]
+    original, kind.check = kind.check, listen
+    try:
+        ctx = cast(Context, type("Ctx", (), {"options": {"evidence_dir": "x"}})())
+        await with_options.check(ctx)
+    finally:
+        kind.check = original
+    assert seen == [("shards", {"evidence_dir": "x", "deep": True})]
+    assert ctx.options == {"evidence_dir": "x"}
+    assert plain.name == "patch"

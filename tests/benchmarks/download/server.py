@@ -47,13 +47,13 @@ def application(folder: Path, commit: str) -> web.Application:
     return app
 
 
-async def main(folder: Path, commit: str) -> None:
+async def main(folder: Path, commit: str, host: str) -> None:
     runner = web.AppRunner(application(folder, commit), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await web.TCPSite(runner, host, 0).start()
+    print(f"http://{host}:{runner.addresses[0][1]}", flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
