@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: rehearse test check format bench lock clean
+.PHONY: rehearse test check format bench pictures lock clean
 
 # The console on the practice node in a terminal; the headless redeploy without one.
 rehearse: $(READY)

@@ -34,6 +34,7 @@ from console.profile.model import Profile
 from console.state import Snapshot
 from console.text import clean
 from console.triage import Diagnosis, Reader, Rules
+from console.triage.prefix import parse
 
 HISTORY = 120
 """GPU samples kept for sparklines."""
@@ -254,7 +255,7 @@ class Live:
             async with opened as entries:
                 self._set(log=replace(self._glance.log, unit=unit, following=True, trouble=""))
                 async for entry in entries:
-                    self.spool.append_lines(entry.message.splitlines() or [""], now=entry.time)
+                    self.spool.append_lines(as_shown(entry.message), now=entry.time)
                     self._reader.feed_line(entry.message)
                     self._cursor = entry.cursor
                     self._log_seen = time.monotonic()
@@ -280,6 +281,17 @@ class Live:
 
     def _set(self, **changes: object) -> None:
         self._glance = replace(self._glance, version=self._glance.version + 1, **changes)  # type: ignore[arg-type]
+
+
+def as_shown(message: str) -> list[str]:
+    """The lines of a journal entry as a terminal would leave them: after a CR the rest overwrites what stood before it,
+    but for the prefix that names the process, which vLLM up to 0.2x writes once in front of a progress bar."""
+    lines = []
+    for line in message.split("\n"):
+        parts = line.rstrip("\r").split("\r")
+        prefix = parts[0] if len(parts) > 1 and not parse(parts[0]).text.strip() else ""
+        lines.append(prefix + next((part for part in reversed(parts[1:]) if part), "" if prefix else parts[0]))
+    return lines
 
 
 def spool_path(node: str, unit: str) -> Path:

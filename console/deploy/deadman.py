@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from console.deploy.audit import AUDIT_FILE
 from console.errors import Refused, RelaunchError, Restored, RollbackFailed
 from console.events import Downtime, Noted
-from console.node import agent
+from console.node import agent, systemd
 from console.node.base import Node
 from console.node.facts import Facts
 from console.node.script import ask
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FOLDER = "state:/deadman"
 READ = (f"{FOLDER}/plan.json", f"{FOLDER}/record.json")
 """What a run wants to read of it."""
+UNIT = "relaunch-deadman"
 FOUND = "deadman"
 """Key in `Context.found` of the token of the switch that this run has armed."""
 PATIENCE = 3700.0
@@ -234,6 +235,10 @@ async def until_rested(ctx: Context) -> None:
     deadline = time.monotonic() + PATIENCE
     told = False
     while (record := record_of(ctx.facts)) is not None and record.state == "acting" and _same_boot(ctx.facts):
+        state = await systemd.unit_state(ctx.node, f"{UNIT}.service")
+        if not systemd.is_up(state) and _still_acting(await ctx.refresh()):
+            ctx.emit(Noted(time=time.time(), text=f"the dead man's switch of run {record.run} was ended at its work"))
+            return
         if time.monotonic() > deadline:
             return
         if not told:
@@ -241,6 +246,11 @@ async def until_rested(ctx: Context) -> None:
             told = True
         await asyncio.sleep(1.0)  # a file on the node tells nobody when it changes
         await ctx.refresh()
+
+
+def _still_acting(facts: Facts) -> bool:
+    record = record_of(facts)
+    return record is not None and record.state == "acting"
 
 
 def _same_boot(facts: Facts) -> bool:

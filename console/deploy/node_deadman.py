@@ -281,11 +281,12 @@ def until_idle() -> None:
 
 
 def finish(folder: str, plan: Dict[str, Any], record: Dict[str, Any], told: str) -> None:
-    record.update(text=told, ended=time.time(), downtime=time.time() - plan["since"])
-    put(folder + "/record.json", json.dumps(record))
+    """The record last: who sees its end finds everything else done."""
     write(plan, "dead man's switch: " + told, record["state"])
     drop(folder + "/plan.json", folder + "/heartbeat")
     give_lock_back(plan)
+    record.update(text=told, ended=time.time(), downtime=time.time() - plan["since"])
+    put(folder + "/record.json", json.dumps(record))
 
 
 def give_lock_back(plan: Dict[str, Any]) -> None:

@@ -53,7 +53,10 @@ def unpacked(data: bytes) -> Parts:
 def _flat(entry: Failure | Noise | Stage | Cue) -> list[Any]:
     values = (getattr(entry, each.name) for each in fields(entry))
     return [
-        [_flat(part) if isinstance(part, Cue) else part for part in (sorted(value) if isinstance(value, frozenset) else value)]
+        [
+            _flat(part) if isinstance(part, Cue) else part
+            for part in (sorted(value) if isinstance(value, frozenset) else value)
+        ]
         if isinstance(value, (tuple, frozenset))
         else value
         for value in values

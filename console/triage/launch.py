@@ -28,6 +28,12 @@ _HEADINGS: Final = ("Exception:", "Error:", "Exception", "Error")
 _PYDANTIC = re.compile(r"\d+ validation errors? for ")
 Above = Callable[[], list[str]]
 """Gives the up to three raw lines above."""
+# Nothing calls these but a server that starts: after readiness they prove another launch, whose head is missing in the log.
+_STARTING: Final = frozenset({
+    "create_engine_config", "create_model_config", "from_vllm_config", "init_device", "init_worker_distributed_environment",
+    "initialize_ray_cluster", "_init_workers_ray", "initialize_model", "determine_available_memory",
+    "determine_num_available_blocks", "initialize_from_config", "init_torch_distributed", "wait_for_engine_startup",
+})  # fmt: skip
 _RANK_STAGE: Final = ORDER["weights_loaded"]
 
 
@@ -60,6 +66,8 @@ class Launch:
     dead: int = 0
     """Line that proves that the server died; 0 while none does."""
     stopping: bool = False
+    stopped: bool = False
+    """It has said goodbye: whatever fails now is another launch."""
     noise: dict[str, int] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, Rank] = field(default_factory=dict)
@@ -121,6 +129,20 @@ class Launch:
             self.ready = True
             self.candidates = Candidates()
             self.growing.clear()
+
+    def begins_anew(self, line: Line, failures: list[Failure]) -> bool:
+        """Whether this failure, after the server has ended as it was told to, is another launch's."""
+        return (
+            self.stopped
+            and line.level not in QUIET
+            and any(
+                rule.where == "exception"
+                and not rule.inside
+                and (rule.kind == "cause" or (rule.kind == "symptom" and rule.fatal))
+                and self._holds(rule, line.text)
+                for rule in failures
+            )
+        )
 
     def _holds(self, entry: Failure | Noise, text: str) -> bool:
         if entry.stages and (self.stage or "argument_parsing") not in entry.stages:
@@ -207,7 +229,9 @@ class Launch:
             return
         owner = unit.opener if unit.bare else line
         new = self._candidate(number, owner, text, rule, handled=unit.handled)
-        new.before = list(unit.recent)
+        new.before = unit.above()
+        if self.ready and not self.dead and not unit.handled and not _STARTING.isdisjoint(unit.functions):
+            self._die(number)
         if stage := self._framed(unit):
             new.stage, new.framed = stage, True
         self._keep(new, unit.key)
@@ -347,18 +371,22 @@ class Launch:
     def _apply(self, rule: Failure, number: int) -> None:
         if rule.kind == "stop":
             self.stopping = True
+            self.stopped = self.stopped or rule.fatal
         elif rule.fatal and not self.dead and not (self.ready and self.stopping):
-            self.dead = number
-            for each in self.recent:
-                self.candidates.add(each)
-            self.recent.clear()
+            self._die(number)
+
+    def _die(self, number: int) -> None:
+        self.dead = number
+        for each in self.recent:
+            self.candidates.add(each)
+        self.recent.clear()
 
     def _framed(self, unit: Unit) -> str | None:
         """The stage that the traceback's functions prove, the innermost first. What is fetched while the configuration is
         made belongs to the configuration; a server that was ready can only have failed at a request."""
         frames = self.rules.frames
         proved = [frames[function] for function in reversed(unit.functions) if function in frames]
-        if self.ready:
+        if self.ready and not (self.dead and not _STARTING.isdisjoint(unit.functions)):
             return "first_inference" if "first_inference" in proved and self.order == READY else None
         if self.order < ORDER["engine_init"] and "config_resolved" in proved:
             return "config_resolved"

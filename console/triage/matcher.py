@@ -108,9 +108,7 @@ class Matcher:
                     hits += [(first.end(), name)] if first else []
                 else:
                     hits += [(found.end(), name) for found in pattern.finditer(block)]
-            hits.sort()
-        elif any(hits[i][0] > hits[i + 1][0] for i in range(len(hits) - 1)):
-            hits.sort()
+        hits.sort()  # nearly in order already
         return hits
 
 

@@ -51,8 +51,6 @@ class Reader:
         self._asking = False
         """Whether what is pending may change the stage, or whether it failed."""
         self._failed = False
-        self._settled = False
-        """Ready or failed: then only a new launch, a stage or a death changes that."""
         self._above: list[bytes] = []
         self._blank = True
         self._leads: list[re.Pattern[str]] = []
@@ -156,10 +154,15 @@ class Reader:
         if self._tail or b"\x1b" in data or b"\x00" in data or b"\r" in data:
             return True
         rules, launch = self._rules, self._launch
-        if self._settled:
-            if rules.settled.finds(data):
-                return True
-        elif launch.wants_all or rules.telling.finds(data):
+        if self._failed:
+            telling = rules.moving
+        elif launch.ready:
+            telling = rules.deadly
+        elif launch.wants_all:
+            return True
+        else:
+            telling = rules.telling
+        if telling.finds(data):
             return True
         return launch.stage != "serving" and rules.busy.finds(data)
 
@@ -170,7 +173,6 @@ class Reader:
         launch = self._launch
         self._asking = False
         self._failed = bool(launch.dead or any(each.strength >= 2 for each in launch.candidates.kept))
-        self._settled = launch.ready or self._failed
 
     def _take_in(self) -> None:
         parts = [self._tail, *self._pending]
@@ -277,7 +279,7 @@ class _Pass:
         place, many = 0, len(hits)
         launch = self.reader._launch
         while True:
-            if launch.tracebacks.leads and not launch.waiting:
+            if launch.tracebacks.leads and not launch.waiting and self.counting and self.raw is self.block:
                 place = self._frames(launch, place)
             if launch.wants_all:
                 begin = self.at
@@ -322,7 +324,7 @@ class _Pass:
                 break
             end = find(b"\n", cut)
             if end < 0:
-                end = size
+                break
             here = place
             while here < many and hits[here][0] + start <= end and hits[here][1] == LOUD_ID:
                 here += 1
@@ -333,7 +335,7 @@ class _Pass:
             place, at, number = here, end + 1, number + 1
         if at > self.at:
             # every line end that was passed is one of the input
-            self.at, self.counted, self.reader._number = min(at, size), min(at, size), number
+            self.at, self.counted, self.reader._number = at, at, number
         return place
 
     def _number(self, offset: int) -> int:
@@ -361,10 +363,10 @@ class _Pass:
             if not (found or launch.wants_all):
                 return False
         began = any(target.kind == "launch" and self._begins(number, target, line) for target in found)
-        began = began or (launch.ready and launch.stopping and self._rises(number, found))
+        began = began or (launch.ready and launch.stopping and self._rises(number, line, found))
         launch = self.reader._launch
         launch.line(number, line, found, lambda: self._before(begin))
-        if launch.tracebacks and self.raw is self.block and raw.isascii():
+        if launch.tracebacks and self.counting and self.raw is self.block and raw.isascii():
             launch.tracebacks.knows(raw, line)
         return began
 
@@ -405,12 +407,18 @@ class _Pass:
         self._start(number)
         return True
 
-    def _rises(self, number: int, found: list[Target]) -> bool:
-        """A server that was ready and told to stop does not load weights again: this is another launch, its head cut off."""
-        if not any(target.kind == "stage" and ORDER[target.stage] < ORDER["http_starting"] for target in found):
+    def _rises(self, number: int, line: Line, found: list[Target]) -> bool:
+        """A server that was ready and told to stop does not load weights again, and one that has ended does not fail: this is
+        another launch, its head cut off."""
+        launch = self.reader._launch
+        failures = [target.entry for target in found if target.kind == "failure"]
+        early = (target.kind == "stage" and ORDER[target.stage] < ORDER["http_starting"] for target in found)
+        if not (any(early) or launch.begins_anew(line, failures)):
             return False
         self.reader._markers = {}
         self._start(number)
+        # a traceback that is open is the new one's
+        self.reader._launch.tracebacks = launch.tracebacks
         return True
 
     def _start(self, number: int) -> None:

@@ -25,9 +25,7 @@ TRACEBACK: Final = r"Traceback \(most recent call last\)"
 EXCEPTION: Final = r"(?:Error|Exception|Interrupt|Exit|Timeout|OutOfResources)(?::|\s*$)"
 JSON: Final = r'^\{ ?"\w'
 # what a line at ERROR level looks like, whoever wrote it: by name, and by the letter of c10 and of Ray
-LOUD_LINE: Final = (
-    r"ERROR|CRITICAL|FATAL|[EF]\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )*[\w./-]+:\d+\]|,\d+ [EFC] \d+ \d+\]"
-)
+LOUD_LINE: Final = r"ERROR|CRITICAL|FATAL|[EF]\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )*[\w./-]+:\d+\]|,\d+ [EFC] \d+ \d+\]"
 BUILT_IN: Final = (TRACEBACK, EXCEPTION, JSON, LOUD_LINE)
 TRACEBACK_ID: Final = 0
 EXCEPTION_ID: Final = 1
@@ -98,7 +96,7 @@ class Rules:
     def with_stalls(self, stalls: Mapping[str, float]) -> Rules:
         """The same rules with a profile's stall limits."""
         changed = replace(self, stalls=dict(stalls))
-        for name in ("targets", "matcher", "late", "busy", "telling", "settled", "plain_noise", "frames"):
+        for name in ("targets", "matcher", "late", "busy", "telling", "deadly", "moving", "plain_noise", "frames"):
             if name in self.__dict__:
                 changed.__dict__[name] = self.__dict__[name]
         return changed
@@ -157,18 +155,28 @@ class Rules:
         return self._matcher(lambda target: not (target.often or target.late or target.kind == "noise"))
 
     @functools.cached_property
-    def settled(self) -> Matcher:
-        """What can change the stage of a launch that is ready or failed, or kill it."""
+    def deadly(self) -> Matcher:
+        """What can change the stage of a launch that is ready, or kill it."""
         return self._matcher(
-            lambda target: not target.often
-            and (target.kind in ("json", "launch", "stage") or (target.kind == "failure" and target.entry.fatal))
+            lambda target: (
+                _moves(target) or target.kind == "exception" or (target.kind == "failure" and target.entry.fatal)
+            )
         )
+
+    @functools.cached_property
+    def moving(self) -> Matcher:
+        """What can change the stage of a launch that has failed, or begin the next."""
+        return self._matcher(_moves)
 
     def _matcher(self, wanted: Callable[[Target], bool], *, once: bool = False) -> Matcher:
         chosen = [n for n, target in enumerate(self.targets) if wanted(target)]
         # `^` means the start of the text behind the prefixes, which a scan of raw lines does not know: confirmed later
         patterns = [unanchored(self.targets[n].entry.match) if self.targets[n].entry else BUILT_IN[n] for n in chosen]
         return Matcher(patterns, chosen, once=once or {JSON_ID})
+
+
+def _moves(target: Target) -> bool:
+    return not target.often and target.kind in ("json", "launch", "stage")
 
 
 def _target(kind: str, entry: Entry, stage: str = "") -> Target:

@@ -25,6 +25,7 @@ _CHAIN: Final = ("During handling of the above exception", "The above exception 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?=:\s|:?\s*\Z)")
 _LOUD_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Full|OutOfResources|Group|Fault|Warning)\Z")
 _FUNCTION = re.compile(r", in (?:[\w.<>]+\.)?([A-Za-z_]\w*)\s*\Z")
+_FUNCTION_RAW = re.compile(_FUNCTION.pattern.encode())
 _GLUE = re.compile(r"\A.{0,160}?" + re.escape(HEAD))
 
 
@@ -54,10 +55,15 @@ class Unit:
     bare: bool = False
     """Its lines carry no prefix although its first did."""
     functions: deque[str] = field(default_factory=lambda: deque(maxlen=64))
-    recent: deque[str] = field(default_factory=lambda: deque(maxlen=3))
+    recent: deque[str | bytes] = field(default_factory=lambda: deque(maxlen=3))
+    """Its latest lines, bytes where nobody had to look at them."""
     message: int = 0
     learned: re.Pattern[str] | None = None
     """An unknown prefix before the word Traceback; lines that follow may carry it too."""
+
+    def above(self) -> list[str]:
+        """Its latest lines as text."""
+        return [line if isinstance(line, str) else line.decode("utf-8", "replace") for line in self.recent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,13 @@ class Tracebacks:
     def knows(self, raw: str, line: Line) -> None:
         """Remember the prefix of a traceback's head or frame; what follows the same one and is indented is its next frame."""
         unit = self.open.get(line.key)
-        if unit is None or unit.state != "frames" or unit.learned or line.level is None or line.source in (None, "uvicorn"):
+        if (
+            unit is None
+            or unit.state != "frames"
+            or unit.learned
+            or line.level is None
+            or line.source in (None, "uvicorn")
+        ):
             return
         if len(self.leads) >= MOST_OPEN:
             self.leads.clear()
@@ -121,11 +133,11 @@ class Tracebacks:
             return False
         unit.last = number
         place = text.rfind(b", in ")
-        if place >= 0 and (found := _FUNCTION.match(text[place:].decode("utf-8", "replace"))):
-            unit.functions.append(found[1])
+        if place >= 0 and (found := _FUNCTION_RAW.match(text, place)):
+            unit.functions.append(found[1].decode())
             unit.bare = not lead.keyed and bool(unit.key)
-        if text.strip():
-            unit.recent.append(text.decode("utf-8", "replace"))
+        if not text.isspace():
+            unit.recent.append(text)
         return True
 
     def start_message(self, number: int, line: Line, handled: bool) -> Unit:

@@ -83,7 +83,7 @@ class VllmBox:
             async with connect(self.machine.target()) as node:
                 engine = Engine(node, profile, store)
                 engine.subscribe(events.append)
-                end = await engine.run(load_script(script), RunOptions(confirm=agree, fix=fix))
+                end = await engine.run(load_script(script), RunOptions(confirm=agree, fix=fix, evidence=self.folder / "evidence"))
         self.runs.append(Ran(end, tuple(events)))
         return self.runs[-1]
 

@@ -95,6 +95,20 @@ def smi_sample() -> List[Dict[str, Any]]:
     return [line]
 
 
+def without_ended(apps: Dict[str, Any], processes: Processes) -> Dict[str, Any]:
+    """The list without processes that were seen and have ended since: nothing is theirs any more."""
+    now = processes.of([int(pid) for pid in apps["who"]])
+    ended = set(pid for pid in apps["who"] if now.get(pid) != apps["who"][pid])
+    if not ended:
+        return apps
+    rows = [
+        line
+        for line in apps["apps"].splitlines()
+        if not ended.intersection(part.strip() for part in line.split(",")[1:2])
+    ]
+    return {"apps": "\n".join(rows) + "\n", "who": now}
+
+
 class Rounds:
     """Cuts the endless output of `nvidia-smi -lms` into rounds: a round ends where the GPU index does not go up."""
 
@@ -162,6 +176,11 @@ class SmiLoop:
             self.apps = app_lines(self.processes)
             # a call costs up to seconds on a machine without persistence mode: at most a fiftieth of the time
             self.apps_due = began + max(5.0, 50 * (time.monotonic() - began))
+        else:
+            left = without_ended(self.apps, self.processes)
+            if left is not self.apps:
+                # who came instead is worth a call, though no more often than every second
+                self.apps, self.apps_due = left, min(self.apps_due, began + 1.0)
         self.tell([dict({"t": time.time(), "smi": out, "code": 0}, **self.apps)])
 
     def forever(self) -> None:
