@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: rehearse test check format bench pictures lock clean
+.PHONY: rehearse test test-vllm check format bench pictures lock clean
 
 # The console on the practice node in a terminal; the headless redeploy without one.
 rehearse: $(READY)
@@ -13,6 +13,10 @@ rehearse: $(READY)
 # Three at a time: most of them wait for a node, not for a core. What was left out, and why, stands at the end.
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
+
+# A real vLLM on this machine's CPU, on a real node: 2.5 GB under /opt, made once, then some ten minutes on two cores.
+test-vllm: $(READY)
+	RELAUNCH_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm --durations=12
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -100,6 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     options = build_parser().parse_args(argv)
+    if options.verb == "diagnose" and not any(getattr(options, name, None) for name in ("node", "unit", "rehearse")):
+        # a log alone needs no store, no settings and no event loop, which take longer to load than most logs to read
+        from console.triage import command
+
+        return command.diagnose(
+            options.file, as_json=getattr(options, "json", False), rules=getattr(options, "rules", None)
+        )
     from console import headless
 
     if headless.wants_screen(options):

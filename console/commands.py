@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from console import local
-from console.deploy.script import load_script
+from console.deploy.script import Script, load_script
 from console.deploy.store import RunRow, state_folder
 from console.errors import ExitCode, UsageError
 from console.events import Event, RunEnded, encode
@@ -28,10 +29,20 @@ Handler: TypeAlias = Callable[[Session], Awaitable[int]]
 
 async def run_script(session: Session, name: str, *, dry_run: bool = False) -> int:
     """Run a script on the node of the command line; the exit code of its last event."""
-    from console.engine import Engine, RunOptions, agree
-
     script = load_script(name, sys.stdin.read() if name == "-" else None)
+    # the engine loads while the link comes up: a second run that finds all as wanted is mostly these two
+    loading = asyncio.ensure_future(asyncio.to_thread(import_module, "console.engine"))
+    try:
+        return await _run_script(session, script, loading, dry_run=dry_run)
+    finally:
+        await loading
+
+
+async def _run_script(session: Session, script: Script, loading: Awaitable[object], *, dry_run: bool) -> int:
     async with connected(session) as where:
+        await loading
+        from console.engine import Engine, RunOptions, agree
+
         engine = Engine(where.node, where.needed_profile(), session.store)
         engine.subscribe(_sink(session))
         end = await engine.run(

@@ -45,6 +45,9 @@ CLOSE_SECONDS = 4.0
 BACKLOG = 5000
 """Lines of the journal that are fetched when a log is opened for the first time."""
 
+SERVING_STEPS = frozenset({"stop", "launch", "keep", "rollback"})
+"""Steps after which something else serves, or is the last good release."""
+
 Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[Node, Profile]]]
 """Opens the node, with the profile as it is there: a practice node's own hub is known only once it runs."""
 
@@ -127,6 +130,8 @@ class Live:
         self._log_seen: float | None = None
         self._stir = asyncio.Event()
         """Set when the facts are to be read again before their time."""
+        self._walked: tuple[str, ...] = ()
+        """The steps of the run that have changed what serves, as of the last look at the run."""
 
     async def __aenter__(self) -> Live:
         self._watch = asyncio.ensure_future(self._keep())
@@ -152,7 +157,17 @@ class Live:
         now = {"link": link, "run": snapshot, "running": running, "log": self._log_now()}
         if any(getattr(self._glance, name) != value for name, value in now.items()):
             self._set(**now)
+            self._note_walked(snapshot)
         return self._glance
+
+    def _note_walked(self, run: Snapshot) -> None:
+        """A step that changes what serves is over: what is known of the node is no longer so."""
+        walked = tuple(
+            step.name for step in run.steps if step.name in SERVING_STEPS and step.state in ("done", "failed")
+        )
+        if walked != self._walked:
+            self._walked = walked
+            self._stir.set()
 
     @property
     def connected(self) -> bool:

@@ -31,20 +31,14 @@ async def diagnose(session: Session) -> int:
 
 
 async def _diagnose_unit(session: Session, rules: Path | None) -> int:
-    from console.node import journal, systemd
-    from console.triage import Outside, Reader, command, load_rules, page
+    from console.autopsy import explain_unit
+    from console.triage import command, load_rules, page
 
-    unit = session.given("unit")
     async with connected(session) as where:
-        state = await systemd.unit_state(where.node, unit)
-        reader = Reader(load_rules(rules))
-        async with journal.read(where.node, unit) as entries:
-            async for entry in entries:
-                if not state.invocation or entry.invocation == state.invocation:
-                    reader.feed_line(entry.message)
-        alive = state.active in ("active", "activating", "reloading")
-        found = reader.diagnosis(Outside(alive=alive, unit_result=state.result or None))
-    session.tell_json(found.to_json()) if session.as_json else session.tell(page.answer(found))
+        found = await explain_unit(where.node, session.given("unit"), load_rules(rules))
+    session.tell_json(found.to_json()) if session.as_json else session.tell(
+        page.answer(found, command.terminal_width())
+    )
     return command.exit_code(found)
 
 

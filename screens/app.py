@@ -30,6 +30,7 @@ for _name, _value in (
 if os.environ.get("NO_COLOR") == "":
     del os.environ["NO_COLOR"]  # the public rule says non-empty; Textual counts an empty one as set
 
+from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
@@ -73,6 +74,8 @@ VERB_SCREENS: Mapping[str, str] = {
 """The verbs that are a screen here."""
 
 TICK_SECONDS = 0.25
+RENEWAL_SECONDS = 10.0
+"""The lowest screen is made anew after a failure; when it fails again within this time, the console ends."""
 Result = TypeVar("Result")
 
 
@@ -115,7 +118,8 @@ class ConsoleApp(App[int]):
         self.set_class(glyphs.ascii, "-ascii")
         self.strict = False
         """True raises what a screen raises instead of showing it; for tests."""
-        self._first = first
+        self._first = self._lowest = first
+        self._renewed: float | None = None
         self._chosen_keys = dict(keymap or {})
         self._seen: tuple[int, int, int] | None = None
         self._down_since: float | None = None
@@ -141,7 +145,7 @@ class ConsoleApp(App[int]):
         self._seen = key
         self._note_link(glance, moment)
         screen = self.screen
-        if not hasattr(screen, "tick") or not screen.is_mounted:
+        if not hasattr(screen, "tick") or not screen.is_mounted or self._exit or not screen.is_running:
             return
         try:
             screen.tick(glance, moment)
@@ -185,6 +189,7 @@ class ConsoleApp(App[int]):
         self._down_since = None
         while len(self.screen_stack) > 2:
             self.pop_screen()
+        self._lowest = "main"
         self.switch_screen(self._made("main"))
 
     def home(self) -> None:
@@ -241,14 +246,23 @@ class ConsoleApp(App[int]):
         self.say(f"{name} failed: {_words(error)}; q goes back", "error")
 
     def _handle_exception(self, error: Exception) -> None:
-        # Textual ends the app for whatever a handler raises. Here the screen goes and the console stays, as long as
-        # there is a screen under it.
-        if self.strict or not self._running or len(self.screen_stack) <= 2:
+        # Textual ends the app for whatever a handler raises. Here the screen goes and the console stays: the one under
+        # it shows, or the lowest is made anew, unless that fails again and again.
+        if self.strict or not self._running:
             super()._handle_exception(error)
             return
-        _write_down(error)
-        self.say(f"{type(self.screen).__name__} failed and was closed: {_words(error)}", "error")
-        self.call_later(self.pop_screen)
+        path = _write_down(error)
+        now = self.moment().mono
+        if len(self.screen_stack) > 2:
+            self.say(f"{type(self.screen).__name__} failed and was closed: {_words(error)}", "error")
+            self.call_later(self.pop_screen)
+        elif self._renewed is None or now - self._renewed > RENEWAL_SECONDS:
+            self._renewed = now
+            self.say(f"{type(self.screen).__name__} failed and was made anew: {_words(error)}", "error")
+            self.call_later(self.switch_screen, self._made(self._lowest))
+        else:
+            self._return_code = 1
+            self.panic(Text(f"relaunch: the console failed: {_words(error)}\n  the traceback is in {path}"))
 
     def key_of(self, name: str) -> str:
         """The key of the binding with this id, as an operator writes it; the keymap's where it says so."""

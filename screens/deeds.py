@@ -102,6 +102,10 @@ def begin(app: ConsoleApp, deed: Deed) -> None:
         app.say("this console is read-only; leave it and open it without --read-only", "warning")
     elif glance.running:
         app.say(f"run {glance.run.run} is still going; i interrupts it", "warning")
+    elif glance.facts is None and not glance.link.up:
+        app.say(
+            f"{glance.node or 'the node'} is not reached: {glance.link.reason or 'the link line says why'}", "warning"
+        )
     elif deed.destructive or (deed.mutates and app.production):
         app.push_screen(
             destroying(deed, glance, production=app.production), lambda agreed: _start(app, deed) if agreed else None

@@ -206,7 +206,7 @@ def password(question: str) -> SecretLine:
 _CONSEQUENCES = {
     "redeploy": "Brings the node to the profile. What serves now is stopped on the way, and comes back if the new model fails "
     "and the profile says so.",
-    "rollback": "Stops what serves now and starts the last good release again.",
+    "rollback": "Stops what serves now and starts the release before it again, or what served before the first one.",
     "bench": "Loads the serving model with the profile's load points.",
     "prepare": "Downloads, checks and patches. Nothing that serves is touched.",
     "resume": "Takes up the last unfinished run.",

@@ -127,6 +127,12 @@ class MainScreen(ConsoleScreen):
             styles.display = "block" if region.area else "none"
             styles.offset = (region.x, region.y)
             styles.width, styles.height = region.width, region.height
+        if self.focused is None:  # what had it was hidden while there was no room; the keys need somewhere to go
+            self.call_after_refresh(self._focus_again)
+
+    def _focus_again(self) -> None:
+        if self.focused is None and self.query_one(Checklist).display:
+            self.query_one(Checklist).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that would do nothing now are not named and do nothing."""

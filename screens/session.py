@@ -173,6 +173,8 @@ def open_console(options: argparse.Namespace) -> int:
     """Run the console; the exit code."""
     if getattr(options, "no_color", False):
         os.environ["NO_COLOR"] = "1"
+    for name in ("COLUMNS", "LINES"):  # where they are exported, Textual would believe them and never the terminal
+        os.environ.pop(name, None)
     settings = Settings.read(os.environ)
     if getattr(options, "fault", None) and not getattr(options, "rehearse", False):
         raise UsageError("--fault makes the practice node fail", "add --rehearse; a real node fails by itself")
@@ -233,7 +235,9 @@ async def _run(app: ConsoleApp, live: Live | None) -> int:
         if live is not None:
             await app.attend(live)
         code = await app.run_async(mouse=False)
-        return ExitCode.DONE if code is None else int(code)
+        if code is None:
+            return ExitCode.UNEXPECTED if app.return_code else ExitCode.DONE
+        return int(code)
     finally:
         watch.cancel()
         await app.leave_live()

@@ -65,9 +65,9 @@ class ThroughputPane(Pager):
         return ((f"{self.glyphs.ok} all {len(found)} bounds kept", "green"),)
 
     def _verdicts(self) -> tuple[Verdict, ...]:
-        profile, good = self._glance.profile, self._glance.good
+        profile = self._glance.profile
         gates = profile.throughput.gates if profile else ()
-        return verdicts(gates, self.measured(), good.baseline if good else ())
+        return verdicts(gates, self.measured(), self._baseline())
 
     def body(self, width: int) -> list[Strip]:
         rows = self._under_way(width)
@@ -107,7 +107,7 @@ class ThroughputPane(Pager):
     def _baseline(self) -> tuple[Measured, ...]:
         """The last good release's figures; none while they themselves are what is shown."""
         good = self._glance.good
-        return good.baseline if good is not None and self._glance.run.measured else ()
+        return good.baseline if good is not None and good.baseline != self.measured() else ()
 
     # -- table ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class ThroughputPane(Pager):
         return [line(*parts), line("")]
 
     def _nothing_before(self) -> str:
-        own = self._glance.good is not None and not self._glance.run.measured
+        own = self._glance.good is not None and self._glance.good.baseline == self.measured()
         return "these are the last good release's own figures" if own else "no last good release to compare with"
 
     def _plots(self, points: tuple[Measured, ...], before: tuple[Measured, ...], width: int) -> list[Strip]:

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+import shutil
 import sqlite3
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from typing import Any
 
 from console.deploy.steps import ORDER
 from console.rehearsal import faults as practice_faults
+from console.rehearsal import practice as rehearsal
 from tests.field import Console, Site, begin_again, keep_disk, practice_site
 
 DOWNTIME = ("stop", "drain", "launch", "ready", "throughput")
@@ -180,9 +182,13 @@ def store_troubles(home: Path) -> list[str]:
 
 
 def _clear(home: Path) -> None:
-    import shutil
+    _remove(home / "state")
 
-    shutil.rmtree(home / "state", ignore_errors=True)
+
+async def _fresh(folder: Path) -> None:
+    """No node, disk or history of an earlier call."""
+    await rehearsal.reset(folder / "node")
+    await asyncio.to_thread(_remove_old, folder)
 
 
 async def disks_of(site: Site) -> dict[str, Path]:
@@ -197,14 +203,18 @@ async def disks_of(site: Site) -> dict[str, Path]:
     return disks
 
 
-def _remove(path: Path) -> None:
-    import shutil
+def _remove_old(folder: Path) -> None:
+    for old in (*folder.glob("disk-*"), *folder.glob("home-*")):
+        _remove(old)
 
+
+def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
 async def matrix(folder: Path, steps: list[str], faults: list[str]) -> list[Cell]:
     cells = []
+    await _fresh(folder)
     async with practice_site(folder) as site:
         disks = await disks_of(site)
         for step in steps:
@@ -234,15 +244,15 @@ async def kills(folder: Path, count: int, seed: int) -> int:
     chance = random.Random(seed)
     bad = 0
     killed = 0
+    await _fresh(folder)
     async with practice_site(folder) as site:
         await begin_again(site, (await disks_of(site))["prepared"])
-        spans = {"redeploy": 6.0, "rollback": 4.0}
         verb = "redeploy"
         round_ = 0
         while killed < count:
             round_ += 1
             began = time.monotonic()
-            trail, done, hits = await _killed_round(site, verb, chance, spans[verb])
+            trail, done, hits = await _killed_round(site, verb, chance)
             killed += hits
             serving = (await site.serving()).model
             trouble = [] if serving in ("glm-5", "kimi-k2.5") else ["nothing serves"]
@@ -258,16 +268,14 @@ async def kills(folder: Path, count: int, seed: int) -> int:
     return bad
 
 
-async def _killed_round(site: Site, verb: str, chance: random.Random, span: float) -> tuple[str, bool, int]:
+async def _killed_round(site: Site, verb: str, chance: random.Random) -> tuple[str, bool, int]:
     trail: list[str] = []
     hits = 0
     argv: tuple[str, ...] = (verb, "--yes")
     for attempt in range(8):
         console = await site.console(*argv)
         if attempt == 0 or chance.random() < 0.35:
-            when = chance.uniform(0.3, span)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(console.process.wait()), when)
+            await _at_some_moment(console, chance)
             console.kill()
         code = await console.ended()
         hits += code == -9
@@ -281,6 +289,16 @@ async def _killed_round(site: Site, verb: str, chance: random.Random, span: floa
             print(f"unexpected {code}:\n{console.told()}", file=sys.stderr)
         argv = ("resume", "--yes")
     return " → ".join(trail), False, hits
+
+
+async def _at_some_moment(console: Console, chance: random.Random) -> None:
+    """Some time after some step has been looked at; a rollback and a console that has nothing to do have but one."""
+    step = chance.choice(("start", *ORDER))
+    await console.until_seen(
+        lambda: step == "start" or any(e["step"] in (step, "rollback") for e in console.of("step"))
+    )
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(console.process.wait()), chance.uniform(0.0, 2.0))
 
 
 def main() -> int:

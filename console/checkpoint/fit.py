@@ -8,6 +8,7 @@ are compared with the estimate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class Plan:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    kv_bytes: int | None = None
+    """--kv-cache-memory-bytes: the KV cache as a size, which leaves utilisation out of account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,19 @@ def plan_of(flags: Mapping[str, FlagValue], tensor_parallel: int, vllm: str, kv:
         max_model_len=number("max-model-len"),
         max_num_seqs=number("max-num-seqs"),
         max_num_batched_tokens=number("max-num-batched-tokens"),
+        kv_bytes=_bytes(named.get("kv-cache-memory-bytes")),
     )
+
+
+def _bytes(value: FlagValue | None) -> int | None:
+    """A size as vLLM's parser reads it: `128M` is binary, `128m` decimal (vllm/utils, human_readable_int)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)", value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return None
+    power = "kmgt".find(match[2].lower()) + 1 if match[2] else 0
+    return int(float(match[1]) * (1024 if match[2].isupper() else 1000) ** power)
 
 
 def estimate(card: ModelCard, plan: Plan, gpu_memory: int, weights: int, replicated: int | None = None) -> Fit:
@@ -113,6 +128,10 @@ def estimate(card: ModelCard, plan: Plan, gpu_memory: int, weights: int, replica
     reserve = _reserve(card, plan)
     budget = share * max(0.0, gpu_memory - DRIVER_SHARE)
     kv = budget - mine - reserve
+    if plan.kv_bytes is not None:
+        share, budget = 1.0, max(0.0, gpu_memory - DRIVER_SHARE)
+        room = budget - mine - reserve
+        kv = plan.kv_bytes if plan.kv_bytes <= room else room - plan.kv_bytes  # below zero: what is missing
     cost = _cost(card, plan, plan.kv_dtype, plan.context_parallel)
     wanted = plan.max_model_len or card.max_positions
     tokens = _tokens(kv, cost)

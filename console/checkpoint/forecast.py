@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # as vLLM writes them: 0.8 to 0.33; every rank says the first two, the engine the third
 _WEIGHTS = re.compile(r"\b(?:Model loading|Loading model weights) took ([\d.]+) ?Gi?B\b")
 _KV_MEMORY = re.compile(r"\bAvailable KV cache memory: (-?[\d.]+) ?Gi?B\b")
-_KV_TOKENS = re.compile(r"\bGPU KV cache size: ([\d,]+) tokens\b")
+_KV_TOKENS = re.compile(r"\b[CG]PU KV cache size: ([\d,]+) tokens\b")
 
 
 @dataclass(frozen=True, slots=True)

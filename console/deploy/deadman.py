@@ -57,6 +57,8 @@ class Plan:
     stopped: tuple[str, ...]
     texts: Mapping[str, str | None]
     bring_back: tuple[Mapping[str, Any], ...]
+    goal: Mapping[str, Any] | None = None
+    """Where an unfinished rollback was going; None for a redeploy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def plan_of(facts: Facts) -> Plan | None:
             stopped=tuple(map(str, data["stopped"])),
             texts={str(path): None if text is None else str(text) for path, text in data["texts"].items()},
             bring_back=tuple(dict(item) for item in data["bring_back"]),
+            goal=dict(data["goal"]) if data.get("goal") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -141,8 +144,9 @@ def _did(record: Record) -> str:
 # ------------------------------------------------------------------------------------------------------ arm, disarm
 
 
-async def arm(ctx: Context, targets: tuple[Target, ...]) -> None:
+async def arm(ctx: Context, targets: tuple[Target, ...], *, goal: Mapping[str, Any] | None = None) -> None:
     """Arm the switch, once per run and boot; `targets` is what it brings back. Nothing served before: nothing to arm.
+    `goal` is where a rollback goes, for the run that goes on with it.
 
     With `deadman_seconds: 0` only what a resumed run must know is left on the node. Raises Refused when the timer cannot
     be armed, so that no downtime begins without it, and what `ask` raises.
@@ -161,6 +165,7 @@ async def arm(ctx: Context, targets: tuple[Target, ...]) -> None:
             "stopped": list(ctx.found.get("stopped") or [target.unit for target in targets]),
             "texts": texts,
             "bring_back": [{"unit": target.unit, "port": target.port} for target in targets],
+            "goal": None if goal is None else dict(goal),
         },
     )
 
@@ -207,7 +212,7 @@ async def adopt(ctx: Context) -> bool:
     from console.deploy.steps.unit import Former
 
     ctx.found["stopped"] = plan.stopped
-    ctx.found["bring_back"] = plan.bring_back
+    ctx.found["goal"] = plan.goal
     own = f"{ctx.facts.paths.units}/{plan.ours}"
     if plan.ours == ctx.profile.service.unit and own in plan.texts:
         ctx.found["unit-former"] = Former(own, plan.texts[own])
@@ -222,6 +227,7 @@ async def adopt(ctx: Context) -> bool:
             "stopped": list(plan.stopped),
             "texts": dict(plan.texts),
             "bring_back": [dict(item) for item in plan.bring_back],
+            "goal": None if plan.goal is None else dict(plan.goal),
         }
         await _arm(ctx, kept)
     ctx.emit(

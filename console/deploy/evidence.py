@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.deploy.cause import cause_event, story
+from console.deploy.cause import Story, cause_event, story
 from console.deploy.runlog import as_json, write_parts
 from console.deploy.start import Ended, Starting
 from console.errors import NotReady, RelaunchError, UnitFailed, Unreachable
@@ -34,12 +34,29 @@ async def explain(ctx: Context, ended: Ended, *, step: str) -> RelaunchError:
     UnitFailed for what never started or died, NotReady for what lives and does not become ready. Raises Unreachable.
     """
     starting = ended.starting
+    if ended.kind in ("crashed", "restarted") and starting.state is not None and starting.told_cause is None:
+        # what the node still has to be asked may take seconds, and adds nothing where no process ran or the log explains
+        known, _, event = _told(ctx, ended, None, step)
+        if not starting.wrote or (known.cause is not None and known.certain):
+            starting.told_cause = event.text
+            ctx.emit(event)
     fresh = await look(ctx, starting.unit)
+    diagnosis, told, event = _told(ctx, ended, fresh, step)
+    ctx.found["diagnosis"] = diagnosis
+    await keep(ctx, starting, fresh, diagnosis, event)
+    if event.text != starting.told_cause:
+        ctx.emit(event)
+    living = ended.kind in ("hung", "no-log")
+    return (NotReady if living else UnitFailed)(told.text, event.remedy or told.remedy)
+
+
+def _told(ctx: Context, ended: Ended, fresh: Facts | None, step: str) -> tuple[Diagnosis, Story, CauseFound]:
+    """What the end was, as far as it is known: with `fresh` also by the node's facts after it."""
+    starting = ended.starting
     state = fresh.units.get(starting.unit) if fresh is not None else None
     if ended.kind in ("crashed", "restarted") and starting.state is not None:
         state = starting.state  # the end that was seen, not the next start
     diagnosis = starting.diagnosis(outside(ctx, ended, fresh))
-    ctx.found["diagnosis"] = diagnosis
     told = story(
         ended.kind,
         starting.unit,
@@ -62,11 +79,7 @@ async def explain(ctx: Context, ended: Ended, *, step: str) -> RelaunchError:
             meaning=diagnosis.meaning if told.started else "",
             remedy=told.remedy or diagnosis.remedy,
         )
-    await keep(ctx, starting, fresh, diagnosis, event)
-    if event.text != starting.told_cause:
-        ctx.emit(event)
-    living = ended.kind in ("hung", "no-log")
-    return (NotReady if living else UnitFailed)(told.text, event.remedy or told.remedy)
+    return diagnosis, told, event
 
 
 def gpu_words(sample: GpuSample | None) -> str:

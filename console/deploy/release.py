@@ -77,7 +77,8 @@ class Release:
 
 
 def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Of the very bytes: what is no UTF-8 stands as surrogates in a fact."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def question(profile: Profile) -> Question:
@@ -85,7 +86,7 @@ def question(profile: Profile) -> Question:
     return Question(
         units=(profile.service.unit, *profile.replaces),
         ports=(profile.service.port,),
-        read=(RELEASE_FILES, LAST_GOOD_FILE, "state:/lock.json", *deadman.READ),
+        read=(RELEASE_FILES, LAST_GOOD_FILE, "state:/lock.json", "state:/former/*", *deadman.READ),
     )
 
 

@@ -39,7 +39,7 @@ def unfinished(store: Store, node: str, facts: Facts | None = None) -> Unfinishe
     plan = None if facts is None else deadman.plan_of(facts)
     if plan is not None:
         text = f"run {plan.run} of another console left {node} in downtime"
-        return Unfinished(plan.run, "redeploy", False, text)
+        return Unfinished(plan.run, "redeploy" if plan.goal is None else "rollback", False, text)
     return None
 
 

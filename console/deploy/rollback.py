@@ -1,8 +1,8 @@
 """The way back: the units that served before this run, or an earlier release, whole and proved to serve.
 
 Small and true: the unit text as it was, `daemon-reload`, start, the same ready gate. Weights, venv and overlay are never
-touched by a deployment, so they need not be brought back; that they are still there is proved by the start. Idempotent: a
-unit that runs already with the wanted text is only waited for and measured.
+touched by a deployment, so they need not be brought back; that they are there, and are what was served, is looked at before
+the start (and for the verb before anything stops). Idempotent: a unit that runs already with the wanted text is only waited for and measured.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console.deploy import evidence, probe, ready, start
+from console.checkpoint.overlay import verify_overlay
+from console.deploy import deadman, evidence, probe, ready, start
 from console.deploy.release import (
     LAST_GOOD_FILE,
     Release,
@@ -23,16 +24,27 @@ from console.deploy.release import (
     point_last_good,
     releases,
     running,
+    sha256,
     write_release,
 )
 from console.deploy.start import Ended
 from console.deploy.unitfile import parse_unit
-from console.errors import CommandFailed, NotReady, Refused, RelaunchError, RollbackFailed, UnitFailed, Unreachable
+from console.errors import (
+    CommandFailed,
+    NotReady,
+    Refused,
+    RelaunchError,
+    Restored,
+    RollbackFailed,
+    UnitFailed,
+    Unreachable,
+)
 from console.events import Downtime, Noted, Progressed
 from console.node import systemd
 from console.node.base import Argv, succeeded
-from console.node.facts import Facts
+from console.node.facts import Facts, Question, read_facts
 from console.profile.model import Prompt
+from console.text import headline
 
 if TYPE_CHECKING:
     from console.deploy.step import Context
@@ -42,6 +54,7 @@ PATIENCE = 3600.0
 """Seconds for a former service to load its model again; a hang is noticed earlier, by its log."""
 LINK_PATIENCE = 600.0
 """Seconds that the way back may go on losing the link."""
+WHOLE_REMEDY = "bring back what is named, or choose another release: relaunch rollback RELEASE"
 # the old model is only asked to make sense, not to know anything
 _PROMPTS = (Prompt(prompt=ready.BUILT_IN[0].prompt, max_tokens=32),)
 
@@ -93,20 +106,91 @@ async def _restore(ctx: Context, release: Release | None) -> str:
 
 
 async def restore_release(ctx: Context) -> str:
-    """The verb: from what serves now to the release before it, or to the one in `ctx.options["release"]`."""
+    """The verb: from what serves now to the release before it, or to the one in `ctx.options["release"]`.
+
+    That the target is whole is proved before anything is stopped (Refused), and the dead man's switch waits meanwhile: a
+    console that dies half-way has the node go back to what served when the rollback began.
+    """
     current = last_good(ctx.facts)
     targets, number = _earlier(ctx, current)
-    began = time.time()
-    ctx.emit(Downtime(time=began, state="started"))
+    for target in targets:
+        if target.release is not None and (lacking := await what_lacks(ctx, target.release)):
+            raise Refused(f"release {target.release.number} is not whole: {'; '.join(lacking)}", WHOLE_REMEDY)
+    now = _serving_now(ctx, current)
+    goal = {"release": number, "units": [target.unit for target in targets]}
+    await deadman.arm(ctx, now, goal=goal)
+    began = ctx.found.get("downtime_started")
+    if began is None:
+        began = ctx.found["downtime_started"] = time.time()
+        ctx.emit(Downtime(time=began, state="started"))
     try:
         proof = await _bring_all_back(ctx, targets)
     except RollbackFailed:
         raise
+    except Unreachable:
+        raise  # the walk looks again, and finds what went on meanwhile
     except RelaunchError as error:
-        raise RollbackFailed(error.message, error.remedy) from error
-    ctx.emit(Downtime(time=time.time(), state="ended", seconds=time.time() - began))
+        raise await _back_again(ctx, now, error) from error
+    ctx.emit(Downtime(time=time.time(), state="ended", seconds=ready.since(began)))
+    await deadman.disarm(ctx)
     await _remember(ctx, {target.unit for target in targets}, number)
     return proof
+
+
+async def _back_again(ctx: Context, now: tuple[Target, ...], error: RelaunchError) -> RelaunchError:
+    """A rollback that failed goes back in its turn, to what served when it began."""
+    if not now:
+        return RollbackFailed(error.message, error.remedy)
+    ctx.emit(Noted(time=time.time(), text=f"{headline(error.message)}; going back to what served"))
+    try:
+        proof = await _bring_all_back(ctx, now)
+    except Unreachable:
+        raise
+    except RelaunchError as second:
+        both = f"{headline(error.message)}; and what served before does not either: {headline(second.message)}"
+        return RollbackFailed(both, second.remedy or error.remedy)
+    ctx.emit(Downtime(time=time.time(), state="ended", seconds=ready.since(ctx.found.get("downtime_started"))))
+    return Restored(f"{headline(error.message)}; {proof}", error.remedy)
+
+
+def _serving_now(ctx: Context, current: Release | None) -> tuple[Target, ...]:
+    """What runs and would be missed: the last good release, and whatever else of ours or of the replaced is up."""
+    found = []
+    for name in dict.fromkeys((ctx.profile.service.unit, *ctx.profile.replaces)):
+        unit = ctx.facts.units.get(name)
+        if unit is None or unit.active != "active":
+            continue
+        ours = current is not None and current.unit == name and current.unit_text == unit.text
+        found.append(_of_release(current) if ours and current is not None else _of_unit(ctx, name, unit.text))
+    return tuple(found)
+
+
+async def what_lacks(ctx: Context, release: Release) -> tuple[str, ...]:
+    """What a release needs that is not on the node any more, in words: environment, model folder, overlay by its hashes."""
+    asked = Question(
+        venvs=(release.venv,), folders=(release.model_folder, release.model_path), read=tuple(release.overlay)
+    )
+    facts = await read_facts(ctx.node, asked)
+    lacking = []
+    venv = facts.venvs.get(release.venv)
+    if venv is None or not venv.exists or venv.vllm is None:
+        lacking.append(f"there is no vLLM in {release.venv}")
+    elif venv.vllm != release.vllm:
+        lacking.append(f"{release.venv} holds vLLM {venv.vllm}, not {release.vllm}")
+    folder = facts.folders.get(release.model_folder)
+    if folder is None or not any(entry.name.endswith((".safetensors", ".bin", ".gguf")) for entry in folder.files):
+        lacking.append(f"there are no weights in {release.model_folder}")
+    moved = [path for path, digest in release.overlay.items() if sha256(facts.files.get(path, "")) != digest]
+    if moved:
+        lacking.append(f"{', '.join(moved)} {'is' if len(moved) == 1 else 'are'} not what was served")
+    elif release.overlay:
+        try:
+            await verify_overlay(ctx.node, release.model_path)
+        except Unreachable:
+            raise
+        except RelaunchError as error:
+            lacking.append(error.message)
+    return tuple(lacking)
 
 
 def served_before(ctx: Context) -> tuple[Target, ...]:
@@ -137,6 +221,8 @@ def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...],
             have = ", ".join(str(number) for number in known) or "none"
             raise Refused(f"there is no release {asked} on {ctx.node.name}", f"releases there: {have}")
         return (_of_release(release),), release.number
+    if "adopted" in ctx.found:
+        return _of_unfinished(ctx, known)
     if current is None:
         raise Refused(f"{ctx.node.name} holds no last good release", "deploy first; there is nothing to go back to")
     if not already_serving(ctx):
@@ -151,6 +237,22 @@ def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...],
             f"release {current.number} is the first one and replaced nothing", "there is nothing to go back to"
         )
     return targets, None
+
+
+def _of_unfinished(ctx: Context, known: Mapping[int, Release]) -> tuple[tuple[Target, ...], int | None]:
+    """Where an unfinished rollback was going; else what served before an unfinished redeploy."""
+    goal = ctx.found.get("goal") or {}
+    release = known.get(goal.get("release") or 0)
+    if release is not None:
+        return (_of_release(release),), release.number
+    units = [ctx.facts.units[name] for name in goal.get("units", ()) if name in ctx.facts.units]
+    targets = tuple(_of_unit(ctx, unit.name, unit.text) for unit in units if unit.load == "loaded") or served_before(
+        ctx
+    )
+    if not targets:
+        raise Refused("nothing served before the unfinished run", "deploy; there is nothing to go back to")
+    number = next((target.release.number for target in targets if target.release is not None), None)
+    return targets, number
 
 
 def _of_release(release: Release) -> Target:
@@ -210,6 +312,8 @@ def _in_the_way(ctx: Context, facts: Facts, targets: Sequence[Target]) -> list[s
 
 async def _bring_back(ctx: Context, target: Target) -> str:
     await _install(ctx, await ctx.refresh(), target)
+    if target.release is not None and (lacking := await what_lacks(ctx, target.release)):
+        raise RelaunchError(f"release {target.release.number} is not whole: {'; '.join(lacking)}", WHOLE_REMEDY)
     state = await systemd.unit_state(ctx.node, target.unit)
     server = ready.Server(target.unit, target.port, target.served)
     _tell(ctx, f"waiting for {target.unit}" if running(state) else f"starting {target.unit}")

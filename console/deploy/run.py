@@ -58,7 +58,7 @@ class Emitter:
 
 Remedy = Callable[[Context, RelaunchError], Awaitable[bool]]
 
-KEPT = ("stopped", "downtime_started", "unit-former", "lock_token", "bring_back", "adopted", "fixes", "deadman")
+KEPT = ("stopped", "downtime_started", "unit-former", "lock_token", "goal", "adopted", "fixes", "deadman")
 """What of `Context.found` stays when the steps are walked again: what cannot be measured any more."""
 REBOOTS = 3
 """Restarts of the node that one run puts up with."""
@@ -160,6 +160,10 @@ class Walk:
                 self._skip(index)
                 raise other.end from None
             except RelaunchError as error:
+                if (end := await self._gone_back()) is not None:
+                    self._failed(step, end)
+                    self._skip(index)
+                    raise end from error
                 self._failed(step, error)
                 await self.transaction.capture(self.ctx, step.name, error)
                 if await self.remedy(self.ctx, error):
@@ -198,6 +202,15 @@ class Walk:
             raise _Overtaken(end)
         if self._boot() != self.boot:
             raise _Rebooted
+
+    async def _gone_back(self) -> RelaunchError | None:
+        """How the run ends when a failure is only what the node's own way back looks like from here."""
+        if "deadman" not in self.ctx.found:
+            return None
+        with contextlib.suppress(RelaunchError):
+            await self.ctx.refresh()
+            return await self.transaction.overtaken(self.ctx)
+        return None
 
     def _boot(self) -> str | None:
         return getattr(self.ctx.facts, "boot_id", None)
@@ -241,10 +254,9 @@ class Walk:
 
     async def _after_failure(self, error: RelaunchError) -> RelaunchError:
         """Follow `on_failure`; the error that the run ends with."""
-        with contextlib.suppress(RelaunchError):
-            await self.ctx.refresh()
-            if (end := await self.transaction.overtaken(self.ctx)) is not None:
-                return type(end)(f"{headline(error.message)}; {end.message}", error.remedy or end.remedy)
+        if isinstance(error, Restored | RollbackFailed):  # the step was a way back itself
+            await self.transaction.settle(self.ctx)
+            return error
         downtime = any(step.downtime for step in self.applied) or "adopted" in self.ctx.found
         if not downtime or self.ctx.profile.on_failure == "hold":
             await self.transaction.settle(self.ctx)
@@ -273,9 +285,14 @@ class Walk:
         that took over the downtime of another undoes that one's steps too.
         """
         keep = {"engine", "space", "download", "shards", "patch"}
-        applied = list(self.applied)
-        if "adopted" in self.ctx.found:
-            applied = [step for step in self.steps if step.downtime or step.name == "unit" or step in applied]
+        found = self.ctx.found
+        applied = [
+            step
+            for step in self.steps
+            if step in self.applied
+            or ("adopted" in found and step.downtime)
+            or (step.name == "unit" and "unit-former" in found)
+        ]
         steps = [step for step in reversed(applied) if step.name not in keep]
         for step in sorted(steps, key=lambda step: step.name == "stop"):
             await step.undo(self.ctx)

@@ -275,8 +275,10 @@ class _Follow:
                     break
                 dead = self._take(self.queue.get_nowait()) or dead
             self._look_at_log()
+            self._tell_in_time()
             if dead and not self.starting.ready:
                 await self._settle()
+                self._tell_in_time(dead=True)  # what the node still has to be asked takes longer than this
                 raise Ended(dead, self.starting)
 
     async def _next(self, deadline: float) -> _Item | None:
@@ -403,6 +405,15 @@ class _Follow:
                 starting.failing, starting.failing_since = found, time.monotonic()
         elif before != (starting.stage, starting.progress) and starting.failing.cause is not None:
             starting.forgiven, starting.failing = starting.failing.cause.line, None
+
+    def _tell_in_time(self, *, dead: bool = False) -> None:
+        """Tell a failure that has stood long enough, however much is still being written; of a dead process at once."""
+        starting = self.starting
+        if starting.failing is None or starting.told_cause is not None:
+            return
+        if dead or time.monotonic() - starting.failing_since >= TELL_AFTER:
+            self._tell_failure()
+            starting.told_cause = starting.told_cause or ""
 
     def _tell_failure(self) -> None:
         """The first cause, while the process is still dying: vLLM takes seconds to end after its first worker has."""

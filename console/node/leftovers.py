@@ -124,6 +124,15 @@ async def what_is_left(node: Node, facts: Facts, had: Possessions, ports: Sequen
     )
 
 
+async def end_processes(
+    node: Node, facts: Facts, processes: Sequence[Process], *, wait: float = 5.0
+) -> tuple[Process, ...]:
+    """End exactly these, by pid and start time: SIGTERM, then SIGKILL; those that are left, as in the D state."""
+    rows = [[one.pid, one.ticks, one.uid, one.command] for one in processes]
+    answer = await _run(node, facts, "end", True, 2 * wait + 60, processes=rows, wait=wait)
+    return _processes(answer["processes"])
+
+
 async def remove_shm(node: Node, facts: Facts, had: Possessions) -> Cleaned:
     """Remove shared-memory files that were theirs and that no process has open or mapped. Others are never touched."""
     more = {

@@ -4,6 +4,7 @@ ASK: op; groups (control groups) and cgroup (their mount), shm (folder).
   before: answers {"processes": [[pid, ticks, uid, command]], "shm": [[name, inode]], "since": time} of the groups.
   after:  processes (as above), ports, uids, wait (seconds): waits until all is gone or the time is over, and answers what
           is left and the time. Times are UNIX seconds by the node's clock.
+  end:    processes (as above) and wait: ends exactly these, by pid and start time, and answers those that are left.
   clean:  shm (recorded [[name, inode]]), uids, since, until: removes shared memory that is theirs and that nobody uses.
 """
 
@@ -12,6 +13,7 @@ import glob
 import json
 import os
 import re
+import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -121,6 +123,26 @@ def after() -> Dict[str, Any]:
         time.sleep(0.2)
 
 
+def same(one: List[Any]) -> bool:
+    """The very process still lives: a pid alone may be somebody else's by now."""
+    return start_ticks(one[0]) == one[1] and state_of(one[0]) not in "ZX"
+
+
+def end() -> Dict[str, Any]:
+    """SIGTERM, and SIGKILL for what is left after `wait` seconds."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + ASK["wait"]
+        for one in ASK["processes"]:
+            try:
+                if same(one):
+                    os.kill(one[0], number)
+            except OSError:
+                pass
+        while any(map(same, ASK["processes"])) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the exit of processes that are not our children gives no event on every kernel
+    return {"processes": [one for one in ASK["processes"] if same(one)]}
+
+
 def users() -> Set[str]:
     """Names of shared-memory files that any process uses."""
     found: Set[str] = set()
@@ -150,4 +172,4 @@ def clean() -> Dict[str, Any]:
     return {"removed": removed, "kept": kept}
 
 
-print(json.dumps({"before": before, "after": after, "clean": clean}[ASK["op"]]()))
+print(json.dumps({"before": before, "after": after, "end": end, "clean": clean}[ASK["op"]]()))

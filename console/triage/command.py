@@ -67,8 +67,15 @@ def diagnose(file: str, *, as_json: bool = False, rules: Path | None = None) -> 
     else:
         from console.triage.page import answer
 
-        print_line(answer(found))
+        print_line(answer(found, terminal_width()))
     return exit_code(found)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def exit_code(found: Diagnosis) -> int:

@@ -287,6 +287,17 @@ class Launch:
         unit = self.tracebacks.start_message(number, line, line.key in self.ignored)
         new = self._candidate(number, line, line.text, rule, handled=unit.handled)
         new.before = before()
+        if (
+            self.ready
+            and not self.dead
+            and line.level is None
+            and rule
+            and rule.kind == "cause"
+            and rule.at
+            and not unit.handled
+        ):
+            self._die(number)  # nobody logged it, and only a server that starts can say so
+            new.stage = rule.at
         self._keep(new, unit.key)
         return True
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from console.text import clean, redact
+from console.text import clean, plural, redact
 from console.triage.diagnosis import Cause, Diagnosis
 from console.triage.entries import Failure
 from console.triage.rules import Rules
 
-WIDTH: Final = 160
+NARROW: Final = 60
+WIDTH: Final = 80
+WIDE: Final = 110
+"""Columns of an answer: the terminal's, within these."""
+EXAMPLE: Final = 160
+_LABEL: Final = 10
+_HEAD_LINES: Final = 4
+_TAIL_LINES: Final = 2
+"""Of a cause that is longer: the lines of its beginning and of its end that are shown."""
+_PLACE = re.compile(r'File "([^"]*)", line (\d+)')
 _OUTCOMES: Final = {
     "failed": "FAILED",
     "ready": "READY",
@@ -35,39 +46,66 @@ def fix_words(fix: str) -> str:
     return _FIXES.get(verb, verb).format(value)
 
 
-def answer(found: Diagnosis) -> str:
-    """The diagnosis in at most some twenty lines, the answer first."""
-    lines = list(_answer(found))
-    return "\n".join(redact(clean(line))[: WIDTH * 4] for line in lines)
+def answer(found: Diagnosis, width: int = WIDTH) -> str:
+    """The diagnosis in at most some twenty-four lines of `width` columns, the answer first."""
+    width = min(max(width, NARROW), WIDE)
+    return "\n".join(line[:width] for line in _answer(found, width))
 
 
-def _answer(found: Diagnosis) -> Iterator[str]:
-    engine = " ".join(part for part in (found.engine, found.version) if part)
-    where = f" in stage {found.stage}" if found.stage and found.outcome != "ready" else ""
-    yield f"{_OUTCOMES[found.outcome]}{where}{f' · {engine}' if engine else ''} · {found.lines:,} lines"
+def _answer(found: Diagnosis, width: int) -> Iterator[str]:
+    yield from _wrapped(_headline(found), width, "  ")
     if found.outcome == "empty":
         yield "There is nothing in it."
         return
-    if found.category and found.outcome != "ready":
-        yield f"category  {found.category}{'' if found.certain else ' (suspected)'}"
-    if found.cause is not None:
-        yield f"cause     {_whose(found.cause)}"
-        yield from _around(found.cause)
-    if found.meaning:
-        yield f"meaning   {found.meaning}"
+    cause = found.cause
+    if cause is not None:
+        yield from _labelled("cause", _whose(cause), width)
+        yield from _around(cause, width)
+    if found.meaning and not (found.outcome == "unfinished" and cause is None):
+        yield from _labelled("meaning", found.meaning if found.certain else f"(suspected) {found.meaning}", width)
     if found.remedy:
-        yield f"to do     {found.remedy}"
+        yield from _labelled("to do", found.remedy, width)
     if found.fix:
-        yield f"fix       Relaunch can: {fix_words(found.fix)}"
+        yield from _labelled("fix", f"Relaunch can {fix_words(found.fix)} (redeploy --fix)", width)
     for said in found.evidence[:3]:
-        yield f"outside   {said[:WIDTH]}"
-    if found.progress is not None and found.outcome != "ready":
-        yield f"weights   {found.progress.done}/{found.progress.total} shards"
+        yield from _labelled("outside", said, width)
+    if found.outcome != "ready":
+        if found.category:
+            yield from _labelled("category", found.category, width)
+        if found.progress is not None and found.progress.done < found.progress.total:
+            yield from _labelled("weights", f"{found.progress.done} of {found.progress.total} shards read", width)
+    if found.noise:
+        yield from _labelled("noise", _noise_words(found), width)
+
+
+def _headline(found: Diagnosis) -> str:
+    parts = [_OUTCOMES[found.outcome]]
+    if found.stage and found.outcome != "ready":
+        parts[0] += f" in stage {found.stage}"
+    if found.engine:
+        parts.append(" ".join(part for part in (found.engine, found.version) if part))
+    parts.append(plural(found.lines, "line"))
+    if found.launches > 1:
+        parts.append(f"the last of {found.launches} launches")
+    return " · ".join(parts)
+
+
+def _noise_words(found: Diagnosis) -> str:
     hidden = sum(each.count for each in found.noise)
-    if hidden:
-        names = ", ".join(f"{each.id} × {each.count}" for each in found.noise[:4])
-        more = len(found.noise) - 4
-        yield f"noise     {hidden:,} harmless lines: {names}{f', and {more} kinds more' if more > 0 else ''}"
+    names = ", ".join(f"{each.id} × {each.count}" for each in found.noise[:3])
+    more = len(found.noise) - 3
+    rest = f", and {plural(more, 'more kind')}" if more > 0 else ""
+    return f"{plural(hidden, 'harmless line')}: {names}{rest}"
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[str]:
+    for place, line in enumerate(_wrapped(text, width - _LABEL)):
+        yield f"{label if not place else '':<{_LABEL}}{line}"
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    safe = redact(clean(text)).expandtabs(2)
+    return textwrap.wrap(safe, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _whose(cause: Cause) -> str:
@@ -81,12 +119,29 @@ def _whose(cause: Cause) -> str:
     return " · ".join(parts)
 
 
-def _around(cause: Cause) -> Iterator[str]:
+def _around(cause: Cause, width: int) -> Iterator[str]:
+    """The cause, wrapped, with up to three lines before and after it, each cut to one."""
     for place, text in enumerate(cause.around):
         if not text.strip(" ^~"):
             continue
-        mark = ">" if place == cause.at else " "
-        yield f"  {mark} {text.strip()[: WIDTH * 3 if mark == '>' else WIDTH]}"
+        if place != cause.at:
+            yield f"    {_short(text, width - 4)}"
+            continue
+        lines = _wrapped(text.strip(), width - 4)
+        if len(lines) > _HEAD_LINES + _TAIL_LINES:
+            lines = [*lines[:_HEAD_LINES], "…", *lines[-_TAIL_LINES:]]
+        for number, line in enumerate(lines):
+            yield f"  {'>' if not number else ' '} {line}"
+
+
+def _short(text: str, width: int) -> str:
+    """One line of context: of a frame's path the end says more than the beginning."""
+    text = redact(clean(text)).strip()
+    if found := _PLACE.match(text):
+        room = width - (len(text) - len(found[1]))
+        if len(found[1]) > room > 8:
+            text = text.replace(found[1], f"…{found[1][1 - room :]}", 1)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def failures_page(rules: Rules) -> str:
@@ -111,7 +166,7 @@ def _section(rule: Failure) -> Iterator[str]:
     yield f"**{rule.title or rule.id}** (`{rule.id}`)"
     yield ""
     yield "```"
-    yield from (line[:WIDTH] for line in rule.example.splitlines())
+    yield from (line[:EXAMPLE] for line in rule.example.splitlines())
     yield "```"
     yield f"{rule.why}"
     yield ""

@@ -383,7 +383,7 @@ class _Pass:
         """The up to three lines above, of this block or the one before."""
         lines: list[bytes] = []
         end = begin - 1
-        while len(lines) < 3 and end > 0:
+        while len(lines) < 3 and end >= 0:
             start = self.block.rfind(b"\n", 0, end) + 1
             lines.insert(0, self.block[start : min(end, start + 2000)])
             end = start - 1

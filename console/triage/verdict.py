@@ -105,6 +105,12 @@ def _without_cause(launch: Launch, outside: Outside, outcome: Outcome, common: _
             outcome, None, None, said, LOOK_OUTSIDE, stage=launch.stage, certain=False,
             category="killed_by_oom_killer" if category == "killed_by_oom_killer" else "unknown",
         )  # fmt: skip
+    if outside.alive:
+        limit = launch.rules.stall_seconds(launch.stage)
+        silent = "" if outside.silent_seconds is None else f" It has been silent for {outside.silent_seconds:.0f} s."
+        said = f"The server is alive and still starting, in stage {launch.stage or 'start'}.{silent}"
+        wait = f"{said} Wait; up to {limit:.0f} s without a line are normal here."
+        return common.build(outcome, None, None, said, wait, stage=launch.stage, category="unfinished", certain=False)
     rule = _known(launch, category)
     remedy = f"{LOG_ENDS} {rule.remedy}" if rule else LOG_ENDS
     said = f"The log ends in stage {launch.stage or 'start'}, without an error."

@@ -45,8 +45,8 @@ class Checklist(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "next step", id="checklist.next", show=False),
         Binding("k,up", "move(-1)", "previous step", id="checklist.previous", show=False),
-        Binding("g,home", "move(-99)", "first step", id="checklist.first", show=False),
-        Binding("G,end", "move(99)", "last step", id="checklist.last", show=False),
+        Binding("home", "move(-99)", "first step", id="checklist.first", show=False),
+        Binding("end", "move(99)", "last step", id="checklist.last", show=False),
         Binding("enter,d", "choose", "open", id="checklist.open"),
     ]
 

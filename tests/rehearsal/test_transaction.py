@@ -130,7 +130,7 @@ async def test_nobody_comes_back_so_the_node_goes_back(site: Site) -> None:
     site.deadman = 900
     again = await site.redeploy()
     assert await again.ended() == 0, again.told()
-    assert "the dead man's switch of run 0001 has acted" in again.told()
+    assert "has acted" in again.told()
     await in_order(site)
 
 
@@ -144,7 +144,7 @@ async def test_a_link_that_stays_cut_ends_as_restored(site: Site) -> None:
             await asyncio.sleep(0.1)  # the node's own file, past the cut link
     await site.heal()
     assert await console.ended() == 11, console.told()
-    assert "the dead man's switch of run 0001 has acted" in console.told()
+    assert "has acted" in console.told()
     assert (await site.serving()).model == "glm-5"
     assert await site.left_behind() == []
     ended = console.of("downtime")[-1]

@@ -275,3 +275,15 @@ def test_pairs_of_enable_and_disable() -> None:
     assert levels(check_flags(profile(serve__flags={"disable-prefix-caching": True}), table_for("0.31.0"))) != [
         ("allow", "flags")
     ]
+
+
+def test_the_examples_that_close_a_real_help_are_no_flags() -> None:
+    closing = """
+options:
+  --config CONFIG       Read CLI options from a file.
+
+When passing JSON CLI arguments, the following sets of arguments are equivalent:
+   --json-arg '{"key1": "value1", "key2": {"key3": "value2"}}'
+   --json-arg.key1 value1 --json-arg.key2.key3 value2
+"""
+    assert set(flags_from_help(closing).flags) == {"config"}

@@ -81,3 +81,21 @@ def test_the_table_names_every_part() -> None:
     assert rows["per token"] == "70,272 bytes"
     assert rows["verdict"] == "fits"
     assert {"GPU memory", "weights", "KV cache", "tokens", "longest request", "with FP8 KV"} <= rows.keys()
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("128M", 128 << 20), ("128m", 128 * 10**6), ("1.5g", 1_500_000_000), (4096, 4096), ("lots", None)],
+)
+def test_a_kv_cache_given_as_a_size_is_that_size(said: str | int, size: int | None) -> None:
+    """vLLM ignores the utilisation then, and so does the fit."""
+    plan = plan_of({"kv-cache-memory-bytes": said}, 8, "0.32.0", "bfloat16")
+    assert plan.kv_bytes == size
+    if size is not None:
+        assert estimate(CARD, plan, RTX, WEIGHTS).kv == size
+
+
+def test_a_kv_cache_too_large_for_the_gpu_does_not_load() -> None:
+    plan = plan_of({"kv-cache-memory-bytes": "200G"}, 8, "0.32.0", "bfloat16")
+    found = estimate(CARD, plan, RTX, WEIGHTS)
+    assert found.loads is False

@@ -11,12 +11,13 @@ import yaml
 from console.triage import Outside, Reader, load_rules
 from console.triage.command import diagnosis_of
 
-HERE = Path(__file__).parent / "triage_cases" / "cases.yaml"
-CASES: list[dict[str, Any]] = yaml.safe_load(HERE.read_text(encoding="utf-8"))
+HERE = Path(__file__).parent / "triage_cases"
+CASES: list[dict[str, Any]] = yaml.safe_load((HERE / "cases.yaml").read_text(encoding="utf-8"))
+MORE: list[dict[str, Any]] = yaml.safe_load((HERE / "more.yaml").read_text(encoding="utf-8"))
 SHARED = Path("/work/shared/cases/logs")
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@pytest.mark.parametrize("case", [*CASES, *MORE], ids=[case["id"] for case in [*CASES, *MORE]])
 def test_case(case: dict[str, Any]) -> None:
     given = case.get("outside")
     outside = Outside(**{**given, "kernel": tuple(given.get("kernel", ()))}) if given else None
@@ -38,6 +39,17 @@ def test_case(case: dict[str, Any]) -> None:
     assert {key: got[key] for key in expect} == expect
     if found.outcome != "ready":
         assert found.remedy
+
+
+@pytest.mark.parametrize("case", [*CASES, *MORE], ids=[case["id"] for case in [*CASES, *MORE]])
+def test_asked_after_every_line(case: dict[str, Any]) -> None:
+    """Lines that are kept for later change no answer: as if each had been read when it came."""
+    live, plain = Reader(), Reader()
+    for line in case["log"].splitlines():
+        live.feed_line(line)
+        plain.feed(line.encode() + b"\n")
+        assert (live.stage, live.failed) == (plain.stage, plain.failed), line
+    assert live.diagnosis() == plain.diagnosis()
 
 
 def test_every_entry_of_the_old_catalogue_is_met() -> None:

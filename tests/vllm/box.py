@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +83,9 @@ class VllmBox:
             async with connect(self.machine.target()) as node:
                 engine = Engine(node, profile, store)
                 engine.subscribe(events.append)
-                end = await engine.run(load_script(script), RunOptions(confirm=agree, fix=fix, evidence=self.folder / "evidence"))
+                end = await engine.run(
+                    load_script(script), RunOptions(confirm=agree, fix=fix, evidence=self.folder / "evidence")
+                )
         self.runs.append(Ran(end, tuple(events)))
         return self.runs[-1]
 
@@ -140,9 +142,7 @@ def hub_of(machine: Machine, model: Path) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, name="hub", daemon=True)
     thread.start()
     with socket.create_server((address, 0)) as listening:
-        endpoint, close = asyncio.run_coroutine_threadsafe(
-            start_hub({repo: model}, sock=listening), loop
-        ).result(60)
+        endpoint, close = asyncio.run_coroutine_threadsafe(start_hub({repo: model}, sock=listening), loop).result(60)
         try:
             yield f"http://{address}:{endpoint.rsplit(':', 1)[1]}"
         finally:
@@ -152,8 +152,8 @@ def hub_of(machine: Machine, model: Path) -> Iterator[str]:
             loop.close()
 
 
-async def _closed(close: object) -> None:
-    await close()  # type: ignore[operator]
+async def _closed(close: Callable[[], Awaitable[None]]) -> None:
+    await close()
 
 
 def furnished(machine: Machine, endpoint: str, folder: Path) -> VllmBox:

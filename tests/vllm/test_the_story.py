@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from console.events import Changed, Measured
+from console.events import Changed, Compared, Measured
 from console.profile.model import LoadPoint
 from console.throughput.parse import parse_result
 from console.triage import Reader
@@ -126,6 +126,12 @@ def test_what_bench_serve_wrote_is_what_was_told(patched: Start, box: VllmBox) -
         assert parse_result(box.machine.ssh(f"cat {place}"), wanted, time=point.time) == point
 
 
+def test_the_forecast_of_the_kv_cache_is_what_the_log_says(patched: Start) -> None:
+    (tokens,) = [e for e in patched.ran.events if isinstance(e, Compared) and e.what == "kv-cache"]
+    assert tokens.error is not None
+    assert abs(tokens.error) < 0.03
+
+
 def test_a_second_run_finds_everything_as_it_should_be(patched: Start, box: VllmBox) -> None:
     before = box.shown("InvocationID", "MainPID")
     ran = box.redeploy()
@@ -134,9 +140,7 @@ def test_a_second_run_finds_everything_as_it_should_be(patched: Start, box: Vllm
     assert box.shown("InvocationID", "MainPID") == before
 
 
-def test_told_to_stop_under_load_it_hangs_and_systemd_ends_it(
-    patched: Start, box: VllmBox, tmp_path: Path
-) -> None:
+def test_told_to_stop_under_load_it_hangs_and_systemd_ends_it(patched: Start, box: VllmBox, tmp_path: Path) -> None:
     """SIGTERM under load waits for the clients for ever; SIGKILL of the whole cgroup after stop_seconds ends it."""
     service = box.profile.service
     box.machine.put("/usr/local/lib/practice/load.py", Path(__file__).with_name("load.py").read_bytes())
@@ -156,7 +160,8 @@ def test_told_to_stop_under_load_it_hangs_and_systemd_ends_it(
     ran = box.redeploy(successor, script=str(script))
     assert ran.end.code == 0, str(ran)
     assert f"{service.unit} failed (timeout)" in ran.detail("stop"), str(ran)
-    assert f"port {service.port} closed" in ran.detail("stop")
+    assert f"port {service.port}" in ran.detail("stop")
+    assert "cgroup empty" in ran.detail("stop")
     assert box.shown("ActiveState", "Result") == {"ActiveState": "failed", "Result": "timeout"}
     assert box.machine.ssh(f"ls -d {' '.join(f'/proc/{pid}' for pid in had)} 2>/dev/null", check=False) == ""
     assert box.machine.ssh(f"ss -Hltn sport = :{service.port}") == ""

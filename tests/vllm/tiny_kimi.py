@@ -10,6 +10,7 @@ greedy answer makes sense on any machine, and all layers run all the same.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -120,7 +121,7 @@ def weights(tokenizer: Tokenizer, vocabulary: int) -> Tensors:
     chain = [begin, *words, tokenizer.token_to_id(EOS)]
     if len(set(chain)) != len(chain):
         raise SystemExit(f"a token stands twice in the answer: {tokenizer.encode(ANSWER).tokens}")
-    for token, successor in zip(chain, chain[1:], strict=False):
+    for token, successor in itertools.pairwise(chain):
         head[successor] += embedding[token]
     tensors = {"model.embed_tokens.weight": embedding}
     for layer in range(LAYERS):

@@ -16,13 +16,14 @@ from console.deploy import deadman
 from console.deploy.release import adoptable, already_serving
 from console.deploy.rollback import served_before
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
+from console.deploy.steps.unit import remember_former
 from console.errors import NotReady, RelaunchError
-from console.events import Downtime, Progressed
+from console.events import Downtime, Noted, Progressed
 from console.node import systemd
 from console.node.base import Denied, Done, Lost, capture, succeeded
 from console.node.facts import UnitState
 from console.node.gpu import GpuProcess, sample_gpus
-from console.node.leftovers import Left, Possessions, possessions, what_is_left
+from console.node.leftovers import Left, Possessions, end_processes, possessions, what_is_left
 from console.text import duration, gib, plural
 
 NAME = "stop"
@@ -74,6 +75,8 @@ class Stop:
         record = Stopped(names, had, tuple(sorted(ports)))
         ctx.found[NAME] = record
         ctx.found["stopped"] = tuple(dict.fromkeys((*ctx.found.get("stopped", ()), *names)))
+        if ctx.profile.service.unit in names:
+            remember_former(ctx)
         await deadman.arm(ctx, served_before(ctx))
         limit = await _stop_limit(ctx, names)
         self._downtime(ctx)
@@ -99,10 +102,24 @@ class Stop:
         if record is not None:
             record = ctx.found[NAME] = replace(record, had=replace(had, until=left.time))
         running = [state for state in states.values() if systemd.is_up(state)]
+        if left.processes and not running and await self._orphans_ended(ctx, names, left):
+            left = await what_is_left(ctx.node, ctx.facts, had, record.ports if record else (ctx.profile.service.port,))
         if running or left.processes or left.ports:
             raise _not_gone(running, left)
         holders = await _gpu_holders(ctx, names, had)
         return _evidence(states, record, left, holders)
+
+    async def _orphans_ended(self, ctx: Context, names: tuple[str, ...], left: Left) -> bool:
+        """Processes that the stopped units left in their cgroups, or had before: shown, and ended after a word.
+
+        They are known by cgroup or by the pid and start time that were recorded before the stop, never by their names.
+        """
+        question = f"{', '.join(names)} left {left} behind, with their GPU memory. End exactly these processes?"
+        if not await ctx.confirm(question, "orphans"):
+            return False
+        await end_processes(ctx.node, ctx.facts, left.processes)
+        ctx.emit(Noted(time=time.time(), text=f"ended what {', '.join(names)} had left behind: {left}"))
+        return True
 
     async def undo(self, ctx: Context) -> None:
         """Start again what this run stopped; when that is not known, the units that the profile replaces and that are
@@ -196,7 +213,7 @@ def _evidence(
     took = f" after {duration(record.seconds)}" if record and record.seconds is not None else ""
     parts = [", ".join(how) + took, f"cgroup empty ({plural(count, 'process').replace('processs', 'processes')} gone)"]
     if record and record.ports:
-        parts.append(f"{', '.join(f'port {port}' for port in record.ports)} closed")
+        parts.append(f"{_ports(record.ports)} closed")
     if holders:
         named = ", ".join(
             f"GPU {i}: {'?' if p.memory is None else gib(p.memory)} of pid {p.pid}" for i, p in holders[:4]
@@ -205,6 +222,13 @@ def _evidence(
     if left.shm:
         parts.append(f"{plural(len(left.shm), 'shared-memory file')} left behind, for drain to look at")
     return "; ".join(parts)
+
+
+def _ports(ports: tuple[int, ...]) -> str:
+    """The ports in words. A vLLM listens on some ten beside its own, between its processes; the lowest is the served one."""
+    if len(ports) > 3:
+        return f"port {ports[0]} and {len(ports) - 1} others"
+    return ", ".join(f"port {port}" for port in ports)
 
 
 STEP = Stop()
