@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -348,7 +349,10 @@ class Site:
 
     async def power_cycle(self) -> None:
         """The power goes and comes: nothing is told to end, and the disk stays as it is."""
+        handle = os.pidfd_open(self.practice.pid)
         os.kill(self.practice.pid, signal.SIGKILL)
+        await asyncio.to_thread(select.select, [handle], [], [])
+        os.close(handle)
         self.wire.drop()
         self.practice = await rehearsal.ensure(self.folder / "node", pace=FAST)
 

@@ -16,8 +16,8 @@ from console.checkpoint import hub, shards
 from console.checkpoint.fit import GIB, Fit, estimate, gpu_table, plan_of
 from console.checkpoint.patch import plan_for
 from console.checkpoint.quant import InvalidConfig
-from console.deploy.findings import Finding, allow, refuse, warn
 from console.events import Compared
+from console.findings import Finding, allow, refuse, warn
 from console.text import gib
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from console.deploy.findings import Finding, allow, refuse, warn
+from console.findings import Finding, allow, refuse, warn
 from console.node.facts import Disk, Facts, Listener, UnitState, Venv
 from console.node.gpu import Gpu, GpuProcess, GpuSample
 from console.profile.model import Profile

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from console.checkpoint.version import Version, parse_version
 from console.deploy.checks import asked
-from console.deploy.findings import Finding, allow, refuse, warn
 from console.deploy.node_flags import parse_help
 from console.errors import RelaunchError
+from console.findings import Finding, allow, refuse, warn
 from console.node.base import succeeded
 from console.node.script import ask
 from console.profile.yamlio import load, nearest

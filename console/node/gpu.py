@@ -197,7 +197,10 @@ async def sample_gpus(node: Node, *, venvs: Sequence[str] = ()) -> GpuSample:
 def sample_of(lines: Sequence[Mapping[str, Any]]) -> GpuSample:
     """The sample in the lines that the agent's `once` returned."""
     decoder = Decoder()
-    found = [sample for sample in map(decoder.take, lines) if sample is not None]
+    try:
+        found = [sample for sample in map(decoder.take, lines) if sample is not None]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise RelaunchError("the telemetry agent answered in no known form") from error
     if not found:
         raise RelaunchError("the telemetry agent gave no sample")
     return found[-1]

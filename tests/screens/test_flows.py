@@ -94,12 +94,14 @@ async def test_plan_redeploy_filter_throughput_replay_and_rollback() -> None:
         await seat.press("q")
         await seat.wait(r"Plan ─", gone=True)
 
+        await seat.wait(r"^ D redeploy")
         await seat.press("D")
         shown = await seat.wait(r"\[ Cancel \]")
         assert "Redeploy?" in shown
         await seat.press("enter")  # Cancel has the focus: nothing begins
         await seat.wait(r"\[ Cancel \]", gone=True)
         assert not seat.app.source.glance().running
+        await seat.wait(r"^ D redeploy")
         await seat.press("D")
         await seat.wait(r"\[ Cancel \]")
         await seat.press("l", "enter")
@@ -146,6 +148,7 @@ async def test_plan_redeploy_filter_throughput_replay_and_rollback() -> None:
 
 async def test_a_failure_to_its_cause_and_its_fix() -> None:
     async with seated("oom", size=(80, 24)) as seat:
+        await seat.wait(r"^ D redeploy")
         await seat.press("D")
         await seat.wait(r"\[ Cancel \]")
         await seat.press("l", "enter")

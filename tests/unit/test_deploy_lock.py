@@ -62,7 +62,11 @@ async def test_only_one_of_many_gets_it(facts: Facts) -> None:
     assert len(won) == 1
     assert all(isinstance(answer, Locked) for answer in answers if isinstance(answer, BaseException))
     assert json.loads(lock_file(facts).read_text())["token"] == won[0].owner.token
-    assert sorted(path.name for path in lock_file(facts).parent.iterdir()) == ["audit.jsonl", "lock.json", "lock.json.guard"]
+    assert sorted(path.name for path in lock_file(facts).parent.iterdir()) == [
+        "audit.jsonl",
+        "lock.json",
+        "lock.json.guard",
+    ]
 
 
 async def test_the_same_owner_asks_twice_and_a_run_of_the_same_number_is_another(facts: Facts) -> None:

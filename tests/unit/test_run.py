@@ -197,7 +197,7 @@ async def test_a_step_that_told_its_cause_is_not_told_again() -> None:
 
 async def test_a_remedy_walks_again_and_the_first_cause_stays_told() -> None:
     launch = Fake("launch", fails=[NotReady("kv")])
-    course, events = walk(Fake("unit", satisfied=True), launch)
+    course, _ = walk(Fake("unit", satisfied=True), launch)
     asked: list[str] = []
 
     async def remedy(ctx: Context, error: RelaunchError) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from console.deploy.findings import Finding
 from console.deploy.flags import FlagTable, check_flags, flags_from_help, table_for
 from console.deploy.node_flags import read_variables
+from console.findings import Finding
 from console.profile.load import load_profile
 from console.profile.model import FlagValue, Profile, Variable
 from tests.vllm.box import PROFILE

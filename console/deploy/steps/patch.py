@@ -20,10 +20,10 @@ from console.checkpoint.overlay import (
 from console.checkpoint.patch import PatchPlan
 from console.checkpoint.quant import InvalidConfig
 from console.checkpoint.question import CONFIGS, draft_folder
-from console.deploy.findings import Finding
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import Refused, RelaunchError
 from console.events import Noted
+from console.findings import Finding
 
 NAME = "patch"
 _MADE = "patch-made"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from console.checkpoint import forecast, patch
 from console.deploy import checks, flags
-from console.deploy.findings import Finding, allow, refuse, warn
 from console.deploy.step import Check, Context, Satisfied
 from console.errors import Refused
+from console.findings import Finding, allow, refuse, warn
 from console.text import plural
 
 NAME = "preflight"
