@@ -15,14 +15,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from console.deploy.lock import Owner, holder
-from console.deploy.release import Release, last_good
-from console.deploy.script import Script
 from console.deploy.store import Store
-from console.engine import Engine, RunOptions
 from console.errors import CommandFailed, RelaunchError, Unreachable
 from console.events import RunEnded
 from console.logs.spool import Spool
@@ -30,11 +27,17 @@ from console.node import journal
 from console.node.base import LinkState, Node
 from console.node.facts import Facts
 from console.node.gpu import GpuSample, watch_gpus
-from console.profile.model import Profile
 from console.state import Snapshot
 from console.text import clean
 from console.triage import Diagnosis, Reader, Rules
 from console.triage.prefix import parse
+
+if TYPE_CHECKING:
+    from console.deploy.lock import Owner
+    from console.deploy.release import Release
+    from console.deploy.script import Script
+    from console.engine import Engine, RunOptions
+    from console.profile.model import Profile
 
 HISTORY = 120
 """GPU samples kept for sparklines."""
@@ -48,7 +51,7 @@ BACKLOG = 5000
 SERVING_STEPS = frozenset({"stop", "launch", "keep", "rollback"})
 """Steps after which something else serves, or is the last good release."""
 
-Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[Node, Profile]]]
+Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[Node, "Profile"]]]
 """Opens the node, with the profile as it is there: a practice node's own hub is known only once it runs."""
 
 
@@ -193,11 +196,16 @@ class Live:
     async def look(self) -> None:
         """Read the node's facts again."""
         if self._engine is not None:
+            from console.deploy.lock import holder
+            from console.deploy.release import last_good
+
             facts = await self._engine.facts()
             self._set(facts=facts, facts_seen=time.monotonic(), good=last_good(facts), lock=holder(facts))
 
     async def _keep(self) -> None:
         """Connect, watch, and begin again when either ends."""
+        # The first frame does not wait for all that runs on nodes to be imported, and keys do not either.
+        await asyncio.to_thread(import_module, "console.engine")
         while True:
             try:
                 async with self._opener() as (node, self._profile):
@@ -222,6 +230,8 @@ class Live:
 
     async def _watch_node(self, node: Node) -> None:
         self._node = node
+        from console.engine import Engine
+
         self._engine = Engine(node, self._profile, self.store)
         expected = tuple(self.store.durations(node.name, self._profile.name).items())
         self._set(node=node.name, profile=self._profile, link=node.link(), expected=expected)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from console.profile.yamlio import load
-
 
 class Settings(BaseModel):
     """What is used when the command line does not say; None where nothing says it."""
@@ -29,7 +27,11 @@ class Settings(BaseModel):
     def read(cls, environment: Mapping[str, str]) -> Settings:
         """From the environment and the settings file. Raises InvalidFile for a file that cannot be used."""
         path = config_folder(environment) / "settings.yaml"
-        settings = load(path, cls) if path.is_file() else cls()
+        settings = cls()
+        if path.is_file():
+            from console.profile.yamlio import load  # late: most accounts have no such file
+
+            settings = load(path, cls)
         given = {name: environment.get(f"RELAUNCH_{name.upper()}") for name in cls.model_fields}
         return settings.model_copy(update={name: value for name, value in given.items() if value})
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from console.deploy.script import load_script, parse_script
 from console.deploy.store import state_folder
-from console.engine import RunOptions
 from console.errors import RelaunchError, UsageError
 from console.live import Glance
 from console.session import hub_token
@@ -115,6 +114,7 @@ def begin(app: ConsoleApp, deed: Deed) -> None:
 
 
 def _start(app: ConsoleApp, deed: Deed) -> None:
+    from console.engine import RunOptions  # late: with it comes all that runs on nodes
     from screens.dialogs import typed
 
     async def confirm(question: str, word: str) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from console.deploy.script import Script
 from console.deploy.store import Store
-from console.engine import RunOptions
 from console.errors import Unreachable
 from console.live import Glance
 from console.logs.spool import Spool
 from console.node.base import LinkState
+
+if TYPE_CHECKING:
+    from console.deploy.script import Script
+    from console.engine import RunOptions
 
 
 class EmptySource:

@@ -20,7 +20,6 @@ from console.errors import RelaunchError, UsageError
 from console.live import Glance
 from console.node.nodes_file import default_nodes_file, load_nodes
 from console.node.target import openssh_config_files
-from console.profile.load import list_profiles
 from console.text import clean
 from screens.base import ConsoleScreen
 from screens.source import Moment, Source
@@ -146,6 +145,8 @@ class FirstUseScreen(ConsoleScreen):
             app.say(f"{error.message}{'; ' + error.remedy if error.remedy else ''}", "error")
 
     def _choose_profile(self, node: str) -> None:
+        from console.profile.load import list_profiles
+
         opening = self.relaunch.needed_opening()
         found = [
             Offer(

@@ -7,11 +7,9 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from console.deploy.script import Script
 from console.deploy.store import Store
-from console.engine import RunOptions
 from console.errors import Unreachable, UsageError
 from console.live import Glance, LogView
 from console.logs.linefile import SEGMENT, LogFile
@@ -19,6 +17,10 @@ from console.logs.spool import Spool
 from console.node.base import LinkState
 from console.text import clean
 from console.triage import Reader, load_rules
+
+if TYPE_CHECKING:
+    from console.deploy.script import Script
+    from console.engine import RunOptions
 
 READ = 32
 """Segments that triage reads per step."""

@@ -22,8 +22,6 @@ from console.live import Live, spool_path
 from console.node.base import Node
 from console.node.prompts import UnknownHost
 from console.node.target import Target, parse_target
-from console.profile.load import find_profile, profile_folders
-from console.profile.model import Profile
 from console.session import practice_target
 from console.settings import Settings, config_folder
 from console.text import Secret
@@ -35,6 +33,7 @@ from screens.glyphs import choose
 from screens.keys import Scope, bindings_of, keymap_file, load_keymap
 
 if TYPE_CHECKING:
+    from console.profile.model import Profile
     from console.rehearsal.practice import Practice
 
 TERMINAL_SECONDS = 2.0
@@ -92,11 +91,15 @@ class Opening:
         return str(self.given("node") or self.settings.node or "")
 
     def folders(self) -> tuple[Path, ...]:
+        from console.profile.load import profile_folders  # late: a console without a node needs no profile
+
         named = [Path(str(item)) for item in (self.given("profiles"), self.settings.profiles) if item]
         return profile_folders(named)
 
     def profile(self, name: str = "") -> Profile:
         """The profile called `name`, else the one of the command line or the settings."""
+        from console.profile.load import find_profile
+
         wanted = name or str(self.given("profile") or self.settings.profile or "")
         if not wanted:
             raise UsageError("no profile named", "--profile NAME or FILE; `relaunch profile list` shows what there is")
@@ -108,6 +111,7 @@ class Opening:
 
     def practice(self, profile: str = "") -> Live:
         """The practice node of this machine, started when it is not running."""
+        from console.profile.load import find_profile
         from console.rehearsal.faults import parse
 
         faults = tuple(str(item) for item in (self.given("fault") or ()))  # type: ignore[attr-defined]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from console.deploy.script import Script
 from console.deploy.store import Store
-from console.engine import RunOptions
 from console.live import Glance
 from console.logs.spool import Spool
+
+if TYPE_CHECKING:
+    from console.deploy.script import Script
+    from console.engine import RunOptions
 
 
 class Source(Protocol):

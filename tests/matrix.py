@@ -145,9 +145,10 @@ async def run_cell(site: Site, disks: dict[str, Path], step: str, fault: str) ->
         for _ in range(RESUMES):
             if cell.codes[-1] in (0, 11):
                 break
-            again = await site.console("resume", "--yes")
-            cell.codes.append(await again.ended())
-            console = again
+            # a run that ended by itself has nothing to resume: its operator mends the cause and says the same again
+            dead = cell.codes[-1] in (130, -9)
+            console = await (site.console("resume", "--yes") if dead else site.redeploy())
+            cell.codes.append(await console.ended())
         await _judge(site, cell, before)
     except (TimeoutError, OSError) as error:
         cell.trouble.append(f"{type(error).__name__}: {console.told()[-1500:]}")

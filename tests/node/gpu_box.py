@@ -87,6 +87,7 @@ def furnish(machine: Machine, folder: Path) -> None:
     machine.put(
         "/usr/local/bin/nvidia-smi", b'#!/bin/sh\nexec python3 -I -S /usr/local/lib/practice/nvidia_smi.py "$@"\n'
     )
+    machine.put(f"{PRACTICE}/pace.json", b'{"load": 0.1, "tokens": 0.2, "hub": 0}', 0o644)
     make_old_checkpoint(folder / "old")
     machine.put_tree(folder / "old", "/srv/models/GLM-5-NVFP4")
     machine.put("/etc/systemd/system/vllm-glm5.service", OLD_UNIT.encode(), 0o644)
