@@ -43,7 +43,8 @@ async def take(into: Path) -> list[Path]:
         await seat.press("p")
         await seat.wait("No plan yet|verdict")
         await seat.press("p")
-        await seat.wait("verdict")
+        await seat.wait("verdict  ✓ can be done")
+        await seat.wait(r"^ enter")
         await picture(seat, "plan")
         await seat.press("q")
 
@@ -52,10 +53,11 @@ async def take(into: Path) -> list[Path]:
         await seat.wait(r"\[ Cancel \]")
         await seat.press("l", "enter")
         await seat.wait(r"▶ launch")
-        await seat.wait(r"shards: +[3-9]\d% Completed")
+        await seat.wait(r"shards: +[3-9]\d%")
         await picture(seat, "main-loading")
         await seat.wait("F fix and relaunch")
         await seat.wait("serves +vllm-glm5")
+        await seat.wait("locked by", gone=True)
         await picture(seat, "main-failed")
         await seat.press("c")
         await seat.wait("First cause ─")
@@ -74,9 +76,9 @@ async def take(into: Path) -> list[Path]:
         await seat.wait("Log ─")
         await seat.press("slash")
         await seat.wait("words include")
-        await seat.type("/memory|cache|graph/ !usage")
+        await seat.type("/took|kv cache|concurrency|backend|error:/ !frames")
         await seat.press("enter")
-        await seat.wait("filter: /memory")
+        await seat.wait("filter: /took")
         await picture(seat, "log")
     return taken
 
@@ -90,7 +92,8 @@ def smaller(svg: str) -> str:
         svg = svg.replace(f"terminal-{found.group(2)}-", "t").replace(f"terminal-{found.group(2)}", "t")
     svg = re.sub(r'<clipPath id="tline-\d+">\s*<rect [^>]*/>\s*</clipPath>\s*', "", svg)
     svg = re.sub(r' clip-path="url\(#tline-\d+\)"', "", svg)
-    svg = svg.replace("&#160;", "\u00a0")
+    # blanks at the ends of a run are dropped by some viewers, unless they are told not to
+    svg = svg.replace("&#160;", " ").replace("<text ", '<text xml:space="preserve" ')
     return re.sub(r"\n\s+", "\n", svg).strip() + "\n"
 
 

@@ -55,6 +55,10 @@ def ids(sample: GpuSample) -> set[tuple[str, int | None]]:
 
 
 @needs_compiler
+def own_command() -> str:
+    return Path("/proc/self/cmdline").read_text().replace("\0", " ").strip()
+
+
 async def test_eight_gpus(gpus: pytest.MonkeyPatch) -> None:
     me = os.getpid()
     gpus.setenv("NVML_STANDIN", f"gpus=8 held=0:{me}:1024 held=3:{me}:2048 nopower=2")
@@ -76,8 +80,7 @@ async def test_eight_gpus(gpus: pytest.MonkeyPatch) -> None:
     process = gpu.processes[0]
     assert (process.pid, process.memory) == (me, 1024 * MIB)
     assert process.command is not None
-    mine = Path("/proc/self/cmdline").read_text().replace("\0", " ").strip()
-    assert process.command == mine[:200]
+    assert process.command == own_command()[:200]
     assert process.started == start_ticks(me)
     assert sample.gpus[3].processes[0].memory == 2048 * MIB
     assert sample.gpus[2].power is None

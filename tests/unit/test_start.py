@@ -109,7 +109,9 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     values: dict[str, Any] = {field.name: None for field in dataclasses.fields(Facts)}
-    facts = Facts(**(values | {"files": {}, "units": {}, "expanded": {}, "kernel": (), "kernel_log": (), "listeners": ()}))
+    facts = Facts(
+        **(values | {"files": {}, "units": {}, "expanded": {}, "kernel": (), "kernel_log": (), "listeners": ()})
+    )
     stalls = {
         "argument_parsing": 0.2,
         "nccl_init": 0.2,
