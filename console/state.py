@@ -127,12 +127,13 @@ def _fold(now: Snapshot, event: Event) -> Snapshot:
 
 def _moved(step: StepView, event: StepChanged) -> StepView:
     started = step.started if step.started is not None and event.state != "checking" else event.time
+    spent = event.time - started if event.state == "failed" and event.seconds is None else event.seconds
     return replace(
         step,
         state=event.state,
         detail=event.detail or (step.detail if event.state not in FINISHED else ""),
         started=started,
-        seconds=event.seconds if event.state in FINISHED else None,
+        seconds=spent if event.state in FINISHED else None,
         progress=None if event.state in FINISHED else step.progress,
         changes=() if event.state == "checking" else step.changes,
     )

@@ -19,6 +19,7 @@ from console.live import Glance
 from console.text import clean, duration, headline
 from screens.base import ConsoleScreen
 from screens.glyphs import Glyphs
+from screens.outcomes import OUTCOMES
 from screens.source import Moment, Source
 from screens.widgets.choice import Choice
 from screens.widgets.lines import Pane, Part, fit, line, wrap
@@ -32,21 +33,6 @@ RESULT = 100
 """Columns from which the run's last sentence stands in the list; before that the pane below has it."""
 LIST_ID = "runs-list"
 CHOSEN_ID = "runs-chosen"
-
-OUTCOMES: dict[int, str] = {
-    ExitCode.DONE: "done",
-    ExitCode.REFUSED: "refused",
-    ExitCode.UNREACHABLE: "unreachable",
-    ExitCode.LOCKED: "locked",
-    ExitCode.DOWNLOAD: "download failed",
-    ExitCode.UNIT_FAILED: "unit failed",
-    ExitCode.NOT_READY: "not ready",
-    ExitCode.NONSENSE: "nonsense",
-    ExitCode.BELOW_GATE: "too slow",
-    ExitCode.RESTORED: "restored",
-    ExitCode.ROLLBACK_FAILED: "NOT restored",
-    ExitCode.INTERRUPTED: "interrupted",
-}
 
 
 def outcome(row: RunRow, glyphs: Glyphs, *, running: bool) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = (124, 36)
-PACE = {"load": 1.2, "tokens": 0.2, "install": 0.0, "hub": 0.1}
+PACE = {"load": 5.0, "tokens": 0.2, "install": 0.0, "hub": 0.1}
 FONT = "ui-monospace, 'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, monospace"
 
 
@@ -53,11 +53,13 @@ async def take(into: Path) -> list[Path]:
         await seat.wait(r"\[ Cancel \]")
         await seat.press("l", "enter")
         await seat.wait(r"▶ launch")
-        await seat.wait(r"shards: +[3-9]\d%")
+        await seat.wait(r"shards: +[4-9]\d%")
+        await seat.wait(r"  TP7")  # whose memory it is, is looked at every few seconds
         await picture(seat, "main-loading")
         await seat.wait("F fix and relaunch")
         await seat.wait("serves +vllm-glm5")
         await seat.wait("locked by", gone=True)
+        await seat.wait(r" 7 ▓+░")  # whose memory it is, is looked at every few seconds
         await picture(seat, "main-failed")
         await seat.press("c")
         await seat.wait("First cause ─")

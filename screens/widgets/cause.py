@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from console.live import Glance
+from console.state import StepView
 from console.text import clean, headline
 from screens.source import Moment
 from screens.widgets.lines import Pane, line, wrap
@@ -38,7 +39,7 @@ class CausePane(Pane):
         fail = self.glyphs.fail
         rows = [
             line((f" {fail} {part}" if not place else f"   {part}", "bold red"))
-            for place, part in enumerate(wrap(f"{step} failed: {first}", width - 4)[:2])
+            for place, part in enumerate(self._cut(wrap(f"{step} failed: {first}", width - 4), width - 4, 2))
         ]
         if cause is not None:
             where = [cause.process] if cause.process else []
@@ -48,7 +49,10 @@ class CausePane(Pane):
             if cause.meaning:
                 rows += self._block("says", clean(cause.text), inner, 3)
         if cause is not None:
-            then = told or f"not over yet: {clean(run.notes[-1]) if run.notes else 'the profile says what follows'}"
+            then = (
+                _afterwards(told, run.step(step))
+                or f"not over yet: {clean(run.notes[-1]) if run.notes else 'the profile says what follows'}"
+            )
             rows += self._block("then", then, inner, 2)
         remedy = clean(cause.remedy if cause and cause.remedy else ended.remedy if ended else "")
         rows += self._block("do", remedy, inner, 4, "")
@@ -65,9 +69,21 @@ class CausePane(Pane):
 
     def _block(self, label: str, text: str, width: int, most: int, look: str = "") -> list[Strip]:
         parts = [part for part in wrap(text, width) if part]
-        if len(parts) > most:
-            parts = [*parts[: most - 1], f"{parts[most - 1][: width - 2]} {self.glyphs.ellipsis}"]
+        parts = self._cut(parts, width, most)
         return [
             line((f"   {label if not place else '':<{LABEL}}", "bold"), (part, look))
             for place, part in enumerate(parts)
         ]
+
+    def _cut(self, parts: list[str], width: int, most: int) -> list[str]:
+        """The first rows; what is cut off shows."""
+        if len(parts) <= most:
+            return parts
+        return [*parts[: most - 1], f"{parts[most - 1][: width - 2]} {self.glyphs.ellipsis}"]
+
+
+def _afterwards(told: str, step: StepView | None) -> str:
+    """What followed the failure: the run's last sentence without the failure itself, which stands above."""
+    failure = clean(step.detail) if step is not None else ""
+    rest = told.removeprefix(failure).lstrip("; ")
+    return rest or told

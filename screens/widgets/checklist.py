@@ -6,7 +6,7 @@ that the step in hand is always seen. Every state has a sign and a word of its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -14,12 +14,14 @@ from textual.message import Message
 from textual.strip import Strip
 
 from console.deploy.steps import ORDER, SUMMARIES
+from console.errors import ExitCode
 from console.events import Progressed
 from console.live import Glance
 from console.printing import amount
 from console.state import FINISHED, Snapshot, StepView
 from console.text import clean, duration, headline
 from screens.glyphs import Glyphs, state_sign
+from screens.outcomes import OUTCOMES
 from screens.source import Moment
 from screens.widgets.bars import progress_bar
 from screens.widgets.lines import Pane, Part, fit, line
@@ -27,6 +29,7 @@ from screens.widgets.lines import Pane, Part, fit, line
 NAME_WIDTH = 11
 TIME_WIDTH = 6
 DOWNTIME_FROM = "stop"
+WAY_BACK = "rollback"
 BUSY = ("checking", "running", "verifying")
 
 
@@ -92,7 +95,8 @@ class Checklist(Pane):
 
     def _steps(self) -> tuple[StepView, ...]:
         run = self._glance.run
-        return run.steps if run.steps else tuple(StepView(name) for name in ORDER)
+        steps = tuple(_way_back(step, run) if step.name == WAY_BACK else step for step in run.steps)
+        return steps or tuple(StepView(name) for name in ORDER)
 
     def rows(self, width: int, height: int) -> list[Strip]:
         if self.strip_form:
@@ -113,7 +117,9 @@ class Checklist(Pane):
         if run.ended.code == 0:
             word = "plan made" if run.read_only else "done"
             return ((f"{word} in {duration(run.ended.seconds)}", "green"),)
-        return ((f"ended with {run.ended.code}", "bold red"),)
+        words = OUTCOMES.get(run.ended.code, "failed")
+        look = "bold yellow" if run.ended.code in (ExitCode.RESTORED, ExitCode.INTERRUPTED) else "bold red"
+        return ((f"{words} after {duration(run.ended.seconds)}", look),)
 
     def _row(self, step: StepView, width: int) -> Row:
         here = self.has_focus and step.name == self.chosen
@@ -217,6 +223,19 @@ def in_hand(run: Snapshot) -> str:
             if step.state in states:
                 return step.name
     return ""
+
+
+def _way_back(step: StepView, run: Snapshot) -> StepView:
+    """The way back after a failure, which only tells its progress, as far as the run's end tells of it."""
+    if step.state != "pending":
+        return step
+    if run.ended is None:
+        return replace(step, state="running")
+    if run.ended.code == ExitCode.RESTORED:
+        return replace(step, state="done", detail="what served before serves again")
+    if run.ended.code == ExitCode.ROLLBACK_FAILED:
+        return replace(step, state="failed", detail="what served before does not serve again")
+    return step
 
 
 def _waits(step: StepView) -> bool:

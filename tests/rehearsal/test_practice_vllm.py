@@ -200,7 +200,8 @@ async def test_the_fault_hang_ends_with_the_nccl_line_and_spinning_gpus(node: No
         await until(lambda: all(gpu.utilisation == 100 for gpu in gpu_state.gpus(node.root)))
         assert all(gpu.power < 200 for gpu in gpu_state.gpus(node.root))
         assert server.process.returncode is None
-        assert "vLLM is using nccl==" in server.log.rstrip().splitlines()[-1]
+        after = server.log.partition("vLLM is using nccl==")[2].splitlines()[1:]
+        assert all("world_size=" in line for line in after)  # a late rank may still say that it is there; nothing else
 
 
 async def test_the_fault_garbage_is_served_healthy(node: Node) -> None:

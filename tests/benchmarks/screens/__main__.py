@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import random
 import select
 import signal
 import statistics
@@ -32,10 +33,21 @@ from tests.benchmarks.figures import cores, pairs, tell
 ROOT = Path(__file__).resolve().parents[3]
 HERE = (sys.executable, "-m", "tests.benchmarks.screens.programs")
 SIZE = (40, 140)
-LINE = (
-    "(APIServer pid=611) INFO 11-29 16:57:41 [loggers.py:248] Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg "
-    "generation throughput: 84.2 tokens/s, Running: 3 reqs"
-)
+
+
+def line(number: int) -> str:
+    """A line of a server at work; no two rows of a screen are alike."""
+    pick = random.Random(number)
+    request = f"{pick.getrandbits(128):032x}"
+    stamp = f"11-29 16:{number // 60000 % 60:02}:{number // 1000 % 60:02}"
+    return (
+        f"(APIServer pid=611) INFO {stamp} [logger.py:{pick.randrange(10, 99)}] Received request cmpl-{request}: "
+        f"prompt {pick.randrange(9000)} tokens, max_tokens={pick.randrange(900)}, temperature={pick.random():.2f}\n"
+    )
+
+
+BLOCK = 20_000
+"""Different lines; then they come again."""
 WARM_SECONDS = 4.0
 KEYS = 60
 CURSOR = "▸".encode()
@@ -109,11 +121,12 @@ def growing(path: Path, rate: int) -> Iterator[None]:
     ended = threading.Event()
 
     def write() -> None:
+        lines = [line(number).encode() for number in range(BLOCK)]
         count, began = 0, time.perf_counter()
         with path.open("ab", buffering=0) as file:
             while not ended.wait(0.05):
                 due = int((time.perf_counter() - began) * rate)
-                file.write("".join(LINE.format(number) + "\n" for number in range(count, due)).encode())
+                file.write(b"".join(lines[number % BLOCK] for number in range(count, due)))
                 count = due
 
     path.touch()
@@ -153,7 +166,7 @@ def traffic(home: Path, seconds: float) -> None:
 
 def still(home: Path, seconds: float) -> None:
     log = home / "still.log"
-    log.write_text("".join(LINE.format(number) + "\n" for number in range(200)))
+    log.write_text("".join(line(number) for number in range(200)))
     with opened((*HERE, "ours", str(log), "--still"), home) as terminal:
         used = terminal.cpu()
         rate = terminal.rate(seconds)
