@@ -10,9 +10,9 @@ READY := $(VENV)/.ready
 rehearse: $(READY)
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/relaunch --rehearse; else $(BIN)/relaunch --rehearse --script redeploy --yes; fi
 
-# Three at a time: most of them wait for a node, not for a core. What was left out, and why, stands at the end.
+# Two at a time: some wait for a node, not for a core. What was left out, and why, stands at the end.
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # A real vLLM on this machine's CPU, on a real node: 2.5 GB under /opt, made once, then some ten minutes on two cores.
 test-vllm: $(READY)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
 
-
-class Settings(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """What is used when the command line does not say; None where nothing says it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     node: str | None = None
     profile: str | None = None
@@ -27,13 +25,23 @@ class Settings(BaseModel):
     def read(cls, environment: Mapping[str, str]) -> Settings:
         """From the environment and the settings file. Raises InvalidFile for a file that cannot be used."""
         path = config_folder(environment) / "settings.yaml"
-        settings = cls()
-        if path.is_file():
-            from console.profile.yamlio import load  # late: most accounts have no such file
+        names = [field.name for field in fields(cls)]
+        stand = dict.fromkeys(names) if not path.is_file() else _of_file(path, names)
+        return cls(**{name: environment.get(f"RELAUNCH_{name.upper()}") or stand[name] for name in names})
 
-            settings = load(path, cls)
-        given = {name: environment.get(f"RELAUNCH_{name.upper()}") for name in cls.model_fields}
-        return settings.model_copy(update={name: value for name, value in given.items() if value})
+
+def _of_file(path: Path, names: list[str]) -> dict[str, str | None]:
+    # late: most accounts have no such file, and what checks it costs a tenth of a second
+    from pydantic import BaseModel, ConfigDict, create_model
+
+    from console.profile.yamlio import load
+
+    class Strict(BaseModel):
+        model_config = ConfigDict(frozen=True, extra="forbid")
+
+    form = create_model("Settings", __base__=Strict, **dict.fromkeys(names, (str | None, None)))  # type: ignore[call-overload]
+    data: dict[str, str | None] = load(path, form).model_dump()
+    return data
 
 
 def config_folder(environment: Mapping[str, str]) -> Path:

@@ -54,7 +54,7 @@ async def take(into: Path) -> list[Path]:
         await seat.press("l", "enter")
         await seat.wait(r"▶ launch")
         await seat.wait(r"shards: +[4-9]\d%")
-        await seat.wait(r"  TP7")  # whose memory it is, is looked at every few seconds
+        await seat.wait(r"TP7|shards: +9\d%")  # whose memory it is, is looked at every few seconds
         await picture(seat, "main-loading")
         await seat.wait("F fix and relaunch")
         await seat.wait("serves +vllm-glm5")

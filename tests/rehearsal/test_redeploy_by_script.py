@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from console.profile.load import find_profile
 from console.profile.model import Profile
 from console.rehearsal.practice import Practice
 from tests.rehearsal.conftest import log_in
+from tests.rehearsal.launch_node import old_serves
 
 NewPractice = Callable[..., AbstractAsyncContextManager[Practice]]
 OLD, NEW = "vllm-glm5.service", "vllm-kimi.service"
@@ -45,6 +46,14 @@ class Told:
         return "\n".join([*lines, f"cause: {[event.text for event in self.of(CauseFound)]}", str(self.end)])
 
 
+@asynccontextmanager
+async def at_work(practice: Practice, **options: Any) -> AsyncIterator[SshNode]:
+    """The node as an operator finds it: logged in, the old model serving."""
+    async with log_in(practice, **options) as node:
+        await old_serves(node)
+        yield node
+
+
 def rehearsed(practice: Practice) -> Profile:
     profile = find_profile("rehearsal")
     return profile.model_copy(update={"model": profile.model.model_copy(update={"endpoint": practice.hub})})
@@ -62,7 +71,7 @@ async def run(practice: Practice, node: SshNode, name: str = "redeploy", *, fix:
 
 
 async def test_the_whole_job_and_again(new_practice: NewPractice) -> None:
-    async with new_practice() as practice, log_in(practice) as node:
+    async with new_practice() as practice, at_work(practice) as node:
         told = await run(practice, node)
         assert told.end.code == 0, told
         assert told.serving == {OLD: "inactive", NEW: "active"}
@@ -97,7 +106,7 @@ FAILING = {
 @pytest.mark.parametrize("fault", FAILING)
 async def test_a_fault_ends_as_the_profile_says(fault: str, new_practice: NewPractice) -> None:
     code, step, cause, remedy = FAILING[fault]
-    async with new_practice(faults=(fault,)) as practice, log_in(practice) as node:
+    async with new_practice(faults=(fault,)) as practice, at_work(practice) as node:
         told = await run(practice, node)
         assert told.end.code == code, told
         assert told.states()[step] == "failed", told
@@ -110,7 +119,7 @@ async def test_a_fault_ends_as_the_profile_says(fault: str, new_practice: NewPra
 
 @pytest.mark.parametrize("fault", ["stall", "drop", "slow-stop"])
 async def test_a_fault_that_is_survived(fault: str, new_practice: NewPractice) -> None:
-    async with new_practice(faults=(fault,)) as practice, log_in(practice) as node:
+    async with new_practice(faults=(fault,)) as practice, at_work(practice) as node:
         told = await run(practice, node)
         assert told.end.code == 0, told
         assert told.serving == {OLD: "inactive", NEW: "active"} or told.serving == {OLD: "failed", NEW: "active"}, told
@@ -119,7 +128,7 @@ async def test_a_fault_that_is_survived(fault: str, new_practice: NewPractice) -
 
 
 async def test_hold_leaves_the_node_as_it_failed(new_practice: NewPractice) -> None:
-    async with new_practice(faults=("garbage",)) as practice, log_in(practice) as node:
+    async with new_practice(faults=("garbage",)) as practice, at_work(practice) as node:
         told = await run(practice, node, on_failure="hold")
         assert told.end.code == 9, told
         assert told.serving[NEW] == "active"
@@ -128,7 +137,7 @@ async def test_hold_leaves_the_node_as_it_failed(new_practice: NewPractice) -> N
 
 @pytest.mark.parametrize("fault", ["fp8-kv", "bad-flag", "oom"])
 async def test_a_known_remedy_is_applied_on_request(fault: str, new_practice: NewPractice) -> None:
-    async with new_practice(faults=(fault,)) as practice, log_in(practice) as node:
+    async with new_practice(faults=(fault,)) as practice, at_work(practice) as node:
         told = await run(practice, node, fix=True)
         assert told.end.code == 0, told
         assert told.serving[NEW] == "active"
@@ -136,7 +145,7 @@ async def test_a_known_remedy_is_applied_on_request(fault: str, new_practice: Ne
 
 
 async def test_a_plan_and_a_read_only_session_change_nothing(new_practice: NewPractice) -> None:
-    async with new_practice() as practice, log_in(practice, read_only=True) as node:
+    async with new_practice() as practice, at_work(practice, read_only=True) as node:
         told = await run(practice, node)
         assert told.end.code == 0, told
         assert told.serving[OLD] == "active"
