@@ -28,6 +28,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The pictures of the README, from the real program.
+pictures: $(READY)
+	$(BIN)/python -m tests.pictures
+
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
