@@ -72,7 +72,7 @@ class Launch:
             raise UnitFailed(
                 f"{unit} said that it is ready and is {state.active} ({state.result})", "look at the end of its journal"
             )
-        if isinstance(starting, Starting) and state.invocation != starting.invocation:
+        if isinstance(starting, Starting) and starting.invocation and state.invocation != starting.invocation:
             raise UnitFailed(
                 f"{unit} was started again meanwhile: invocation {state.invocation[:8]} instead of "
                 f"{starting.invocation[:8]}",
