@@ -208,10 +208,12 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _unfinished(app: ConsoleApp) -> str:
     """The script of the last unfinished run of this node. Raises UsageError when there is none."""
+    from console.deploy.resume import unfinished
     from console.errors import UsageError
 
-    node = app.source.glance().node
-    for row in app.source.store.runs(node=node or None, limit=200):
-        if row.code in (None, 130):
-            return row.script
+    glance = app.source.glance()
+    node = glance.node
+    found = unfinished(app.source.store, node, glance.facts)
+    if found is not None:
+        return found.script
     raise UsageError(f"no unfinished run of {node or 'this node'}: nothing to resume", "D redeploys")

@@ -51,12 +51,6 @@ class Practice:
     """`name:step` of each fault that is on."""
 
 
-def default_state_dir() -> Path:
-    """$XDG_STATE_HOME/relaunch/rehearsal."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "relaunch" / "rehearsal"
-
-
 async def ensure(
     state_dir: Path,
     *,
