@@ -7,11 +7,12 @@ not advertised. Bytes flow at a pace that lets a person watch a download; faults
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
@@ -49,8 +50,8 @@ class Repository:
     commit: str
     blobs: dict[str, Blob]
     sent: int = 0
-    stalled: bool = False
-    """A stalled client has gone away; the fault is spent."""
+    spent: asyncio.Event = field(default_factory=asyncio.Event)
+    """A stalled client has gone away, or the hub closes: the fault `stall` is over, and whoever waits goes on."""
 
     @property
     def size(self) -> int:
@@ -83,11 +84,11 @@ class Hub:
         self._rate = rate
         self._free_at = 0.0
         self._limited: set[str] = set()
-        self._closing = asyncio.Event()
 
     def close(self) -> None:
         """End the connections that are stalled."""
-        self._closing.set()
+        for repository in self.repositories.values():
+            repository.spent.set()
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._refuse])
@@ -217,10 +218,9 @@ class Hub:
                     "stall" in faults
                     and weights
                     and repository.sent > _STALL_AFTER * repository.size
-                    and not repository.stalled
+                    and not repository.spent.is_set()
                 ):
-                    await self._drip(repository, response, part)
-                    return
+                    part = part[await self._drip(repository, response, part) :]
                 if "hub-reset" in faults and weights and len(data) > _CHUNK and blob.path not in self._limited:
                     self._limited.add(blob.path)
                     await response.write(part)
@@ -249,18 +249,18 @@ class Hub:
                     await asyncio.sleep(self._free_at - now)
             yield part
 
-    async def _drip(self, repository: Repository, response: web.StreamResponse, part: bytes) -> None:
-        """Next to nothing, until the client goes away or the hub closes."""
-        try:
-            for place in range(len(part)):
+    async def _drip(self, repository: Repository, response: web.StreamResponse, part: bytes) -> int:
+        """Next to nothing, until a client has gone away; how many bytes that was."""
+        for place in range(len(part)):
+            try:
                 await response.write(part[place : place + 1])
-                try:
-                    await asyncio.wait_for(self._closing.wait(), _DRIP_SECONDS)
-                except TimeoutError:
-                    continue
-                return
-        finally:
-            repository.stalled = True
+            except ConnectionError:
+                repository.spent.set()
+                raise
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(repository.spent.wait(), _DRIP_SECONDS)
+                return place + 1
+        return len(part)
 
 
 def _sibling(blob: Blob, *, detailed: bool) -> dict[str, object]:
