@@ -7,15 +7,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share something costly (a node of the lab, one tmux server) stay together when several run at once."""
-    for item in items:
-        layer = item.path.relative_to(Path(__file__).parent).parts[0]
-        if layer in ("node", "tmux", "vllm"):
-            item.add_marker(pytest.mark.xdist_group(layer))
-
-
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh HOME and XDG folders; no token, no node, no colour setting of the person who runs the tests."""
