@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import aiohttp
 import pytest
 
 from console.errors import CommandFailed, Refused
 from console.node.base import Denied, Done, Lost, Node, NoSuchFile, capture
+from console.node.http import Http, NoReply
 
 HOSTILE = (
     "",
@@ -79,6 +80,16 @@ class Bench:
     node: Node
     folder: str
     """Absolute, without a slash at the end."""
+
+
+@asynccontextmanager
+async def bench_of(node: Node) -> AsyncIterator[Bench]:
+    """A bench whose folder is gone afterwards, with whatever root put there."""
+    folder = (await capture(node, ("mktemp", "-d"))).strip()
+    try:
+        yield Bench(node, folder)
+    finally:
+        await node.run(("rm", "-rf", folder), timeout=30, sudo=True)
 
 
 Check = Callable[[Bench], Awaitable[None]]
@@ -272,13 +283,11 @@ async def ends_a_helper_by_closing_its_stdin(bench: Bench) -> None:
 async def reaches_http_on_the_nodes_loopback(bench: Bench) -> None:
     async with bench.node.stream(("python3", "-c", _SERVER)) as lines:
         port = int((await anext(lines)).text)
-        async with bench.node.http(port) as session:
-            for path in ("/health", "/v1/models"):
-                async with session.get(path) as response:
-                    assert (response.status, await response.text()) == (200, path)
-    async with bench.node.http(port) as session:
-        with pytest.raises(aiohttp.ClientError):
-            await _until_closed(session)
+        for path in ("/health", "/v1/models"):
+            reply = await bench.node.http(port).request("GET", path, limit=20)
+            assert (reply.status, reply.text) == (200, path)
+    with pytest.raises(NoReply):
+        await _until_closed(bench.node.http(port))
 
 
 async def knows_its_link_is_up(bench: Bench) -> None:
@@ -344,12 +353,12 @@ async def ended(node: Node, pid: str) -> None:
     assert answer == Done(0, "", ""), f"process {pid} still runs"
 
 
-async def _until_closed(session: aiohttp.ClientSession) -> None:
+async def _until_closed(http: Http) -> None:
     """Ask until the server has gone, which its helper's end promises soon, not at once. Raises what asking raises."""
     async with asyncio.timeout(20):
         while True:
-            async with session.get("/"):
-                await asyncio.sleep(0.05)
+            await http.request("GET", "/", limit=20)
+            await asyncio.sleep(0.05)
 
 
 CHECKS: tuple[Check, ...] = (

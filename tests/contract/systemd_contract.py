@@ -1,116 +1,17 @@
-"""What systemd does, as plain functions over a node: the same assertions for a real systemd and for the practice init.
+"""What systemd does with services, as plain functions over a node: the same assertions for a real systemd and for the practice init.
 
-    @pytest.mark.parametrize("check", systemd_contract.CHECKS, ids=node_contract.name)
-    async def test_contract(check, units): await check(units)
-
-`Units` puts unit files on the node, asks systemctl and journalctl, and takes all of it away again.
+@pytest.mark.parametrize("check", systemd_contract.CHECKS, ids=node_contract.name)
+async def test_contract(check, units): await check(units)
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 from console.node import systemd
-from console.node.base import Done, Node, capture
-
-_STATE = "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,NRestarts,InvocationID,ControlGroup"
-
-
-@dataclass(slots=True)
-class Units:
-    """A node whose login is root or may become it, the folder for unit files, and an empty folder for what units write."""
-
-    node: Node
-    folder: str
-    scratch: str
-    cgroup: str
-    made: list[str] = field(default_factory=list)
-
-    async def run(self, *argv: str, input: bytes | None = None) -> Done:
-        answer = await self.node.run(argv, timeout=60, sudo=True, input=input)
-        assert isinstance(answer, Done), answer
-        return answer
-
-    async def put(self, name: str, service: str, unit: str = "", install: str = "") -> str:
-        """Install a unit file and let systemd read it; returns its name."""
-        text = f"[Unit]\nDescription=Contract {name}\n{unit}\n[Service]\n{service}\n{install}"
-        await self.node.write(f"{self.folder}/{name}", text.encode(), sudo=True)
-        self.made.append(name)
-        await self.ok("systemctl", "daemon-reload")
-        return name
-
-    async def ok(self, *argv: str) -> str:
-        answer = await self.run(*argv)
-        assert answer.code == 0, answer
-        return answer.out
-
-    async def show(self, name: str, properties: str = _STATE) -> dict[str, str]:
-        out = await self.ok("systemctl", "show", "-p", properties, name)
-        return dict(line.partition("=")[::2] for line in out.splitlines())
-
-    async def until(self, name: str, **wanted: str) -> dict[str, str]:
-        """The unit's properties once they are as wanted. systemd tells changes over D-Bus, a bare `show` has to look."""
-        async with asyncio.timeout(30):
-            while True:
-                found = await self.show(name)
-                if all(found[key] == value for key, value in wanted.items()):
-                    return found
-                await asyncio.sleep(0.05)
-
-    async def members(self, name: str) -> set[str]:
-        group = (await self.show(name, "ControlGroup"))["ControlGroup"]
-        answer = await self.run("cat", f"{self.cgroup}{group}/cgroup.procs")
-        return set(answer.out.split()) if group else set()
-
-    async def log(self, name: str, *options: str) -> list[dict[str, object]]:
-        out = await self.ok("journalctl", "-q", "--no-pager", "--all", "-o", "json", "-u", name, *options)
-        return [json.loads(line) for line in out.splitlines()]
-
-    async def said(self, name: str) -> str:
-        return await self.ok("journalctl", "-q", "--no-pager", "-o", "cat", "-u", name)
-
-    async def hears(self, name: str, *texts: str) -> str:
-        """The unit's log once all `texts` stand in it: journald writes a moment after systemd has answered."""
-        async with asyncio.timeout(30):
-            while True:
-                said = await self.said(name)
-                if all(text in said for text in texts):
-                    return said
-                await asyncio.sleep(0.1)
-
-    async def read(self, name: str) -> str:
-        return (await self.node.read(f"{self.scratch}/{name}", sudo=True)).decode()
-
-
-@asynccontextmanager
-async def units_of(node: Node, cgroup: str) -> AsyncIterator[Units]:
-    """Ready to use; afterwards every unit that was made is stopped, forgotten and removed."""
-    path = await capture(node, ("systemctl", "show", "-p", "UnitPath", "--value"))
-    folder = next(word for word in path.split() if word.endswith("/etc/systemd/system"))
-    scratch = (await capture(node, ("mktemp", "-d"))).strip()
-    await node.run(("chmod", "755", scratch), timeout=30, sudo=True)
-    units = Units(node, folder, scratch, cgroup)
-    try:
-        yield units
-    finally:
-        for name in units.made:
-            await units.run("systemctl", "disable", "--now", name)
-            await units.run("systemctl", "reset-failed", name)
-            await units.run("rm", "-rf", f"{folder}/{name}", f"{folder}/{name}.d")
-        await units.run("systemctl", "daemon-reload")
-
-
-def sh(script: str) -> str:
-    """ExecStart= of a shell script."""
-    return "ExecStart=" + systemd.exec_line(("/bin/sh", "-c", script))
-
-
-# ---------------------------------------------------------------------------------------------------------- starting
+from console.node.base import Done
+from tests.contract.units import Check, Units, counts, eventually, has_text, ignores_sigterm, says, sh
 
 
 async def starts_and_shows_what_it_started(units: Units) -> None:
@@ -120,7 +21,7 @@ async def starts_and_shows_what_it_started(units: Units) -> None:
     assert (found["LoadState"], found["ActiveState"], found["SubState"]) == ("loaded", "active", "running")
     assert re.fullmatch(r"[0-9a-f]{32}", found["InvocationID"])
     assert found["ControlGroup"] == f"/system.slice/{name}"
-    await _eventually(lambda: _count(units, name, 2))
+    await eventually(lambda: counts(units, name, 2))
     assert found["MainPID"] in await units.members(name)
     assert (await units.run("systemctl", "is-active", name)).out == "active\n"
     await units.ok("systemctl", "start", name)
@@ -278,7 +179,7 @@ async def kills_what_ignores_sigterm(units: Units) -> None:
     name = await units.put("c-deaf.service", "Type=exec\nTimeoutStopSec=1\n" + sh(script))
     await units.ok("systemctl", "start", name)
     pid = (await units.show(name))["MainPID"]
-    await _eventually(lambda: _ignores(units, pid))
+    await eventually(lambda: ignores_sigterm(units, pid))
     await units.ok("systemctl", "stop", name)
     found = await units.show(name)
     assert (found["ActiveState"], found["Result"], found["ExecMainStatus"]) == ("failed", "timeout", "9")
@@ -291,7 +192,7 @@ async def ends_orphans_with_the_unit(units: Units) -> None:
     script = f"setsid sh -c 'setsid sleep 300 & echo $! >{units.scratch}/orphan' & sleep 301"
     name = await units.put("c-orphan.service", "Type=exec\n" + sh(script))
     await units.ok("systemctl", "start", name)
-    await _eventually(lambda: _has_text(units, "orphan"))
+    await eventually(lambda: has_text(units, "orphan"))
     orphan = (await units.read("orphan")).strip()
     assert orphan in await units.members(name)
     await units.ok("systemctl", "stop", name)
@@ -301,7 +202,7 @@ async def ends_orphans_with_the_unit(units: Units) -> None:
 async def ends_the_rest_when_the_main_process_is_killed(units: Units) -> None:
     name = await units.put("c-main.service", "Type=exec\n" + sh(f"sleep 300 & echo $! >{units.scratch}/rest; wait"))
     await units.ok("systemctl", "start", name)
-    await _eventually(lambda: _has_text(units, "rest"))
+    await eventually(lambda: has_text(units, "rest"))
     await units.ok("systemctl", "kill", "--kill-who=main", "--signal=SIGKILL", name)
     found = await units.until(name, ActiveState="failed")
     assert (found["Result"], found["ExecMainCode"], found["ExecMainStatus"]) == ("signal", "2", "9")
@@ -315,7 +216,7 @@ async def knows_mixed(units: Units) -> None:
     script = f"trap 'exit 0' TERM; {deaf} while :; do sleep 0.1; done"
     name = await units.put("c-mixed.service", "Type=exec\nKillMode=mixed\nTimeoutStopSec=20\n" + sh(script))
     await units.ok("systemctl", "start", name)
-    await _eventually(lambda: _has_text(units, "deaf"))
+    await eventually(lambda: has_text(units, "deaf"))
     await units.ok("systemctl", "stop", name)
     found = await units.show(name)
     assert (found["ActiveState"], found["Result"]) == ("inactive", "success")
@@ -333,7 +234,7 @@ async def counts_some_exits_as_clean(units: Units) -> None:
     ):
         await units.put(name, f"Type=exec\n{extra}\n" + sh(script))
         await units.ok("systemctl", "start", name)
-        await _eventually(lambda name=name: _says(units, name, "up"))  # type: ignore[misc]
+        await eventually(lambda name=name: says(units, name, "up"))  # type: ignore[misc]
         await units.ok("systemctl", "stop", name)
         assert (await units.show(name))["Result"] == result
 
@@ -457,184 +358,6 @@ async def lists_units(units: Units) -> None:
     assert rows[0]["sub"] == "running"
 
 
-# ---------------------------------------------------------------------------------------------------- transient units
-
-
-async def runs_a_job_that_leaves_nothing(units: Units) -> None:
-    path = f"{units.scratch}/job"
-    argv = systemd.transient(
-        "c-job.service",
-        ("sh", "-c", f'echo "$NAME|$1|100%n" >{path}; sleep 0.5; exit 7', "sh", "a $b 'c'"),
-        properties={"WorkingDirectory": units.scratch},
-        environment={"NAME": "two words"},
-    )
-    await units.ok(*argv)
-    await _eventually(lambda: _has_text(units, "job"))
-    assert await units.read("job") == "two words|a $b 'c'|100%n\n"
-    await units.until("c-job.service", LoadState="not-found")
-    await units.hears("c-job.service", "status=7")
-
-
-async def refuses_a_second_job_of_a_name(units: Units) -> None:
-    argv = systemd.transient("c-twice.service", ("sleep", "300"))
-    await units.ok(*argv)
-    try:
-        again = await units.run(*argv)
-        assert again.code == 1
-        assert "was already loaded or has a fragment file" in again.err
-        found = await units.show("c-twice.service", "UnitFileState,ActiveState")
-        assert found == {"UnitFileState": "transient", "ActiveState": "active"}
-    finally:
-        await units.ok("systemctl", "stop", "c-twice.service")
-    await units.until("c-twice.service", LoadState="not-found")
-
-
-async def refuses_a_job_without_a_program(units: Units) -> None:
-    answer = await units.run("systemd-run", "--unit=c-nothing.service", "/no/such/program")
-    assert answer.code != 0
-    assert "/no/such/program" in answer.err
-
-
-async def waits_for_a_job_and_passes_its_streams(units: Units) -> None:
-    answer = await units.run(
-        "systemd-run", "--quiet", "--wait", "--pipe", "sh", "-c", "cat; echo e >&2; exit 4", input=b"in\n"
-    )
-    assert (answer.code, answer.out) == (4, "in\n")
-    assert "e\n" in answer.err
-
-
-async def runs_something_later(units: Units) -> None:
-    path = f"{units.scratch}/later"
-    await units.ok(
-        "systemd-run", "--unit=c-later", "--on-active=1", "--timer-property=AccuracySec=100ms", "touch", path
-    )
-    assert (await units.show("c-later.timer", "ActiveState"))["ActiveState"] == "active"
-    await _eventually(lambda: _exists(units, path))
-
-
-async def keeps_a_failed_job_until_it_is_forgotten(units: Units) -> None:
-    await units.ok("systemd-run", "--quiet", "--unit=c-kept.service", "sh", "-c", "exit 3")
-    units.made.append("c-kept.service")
-    found = await units.until("c-kept.service", ActiveState="failed")
-    assert (found["LoadState"], found["ExecMainStatus"]) == ("loaded", "3")
-    await units.ok("systemctl", "reset-failed", "c-kept.service")
-    assert (await units.show("c-kept.service"))["LoadState"] == "not-found"
-
-
-# ----------------------------------------------------------------------------------------------------------- journal
-
-
-async def keeps_what_each_process_said(units: Units) -> None:
-    script = (
-        r"echo out; echo err >&2; printf '10%%\r20%%\rdone\n'; printf '\n'; printf '<3>bad\n'; printf '\033[31mred\n';"
-        r" sh -c 'echo child'; printf 'half'; sleep 0.5"
-    )
-    name = await units.put("c-log.service", "Type=oneshot\n" + sh(script))
-    await units.ok("systemctl", "start", name)
-    await units.hears(name, f"Finished {name}")
-    invocation = (await units.log(name, "SYSLOG_IDENTIFIER=sh"))[0]["_SYSTEMD_INVOCATION_ID"]
-    entries = await units.log(name, f"_SYSTEMD_INVOCATION_ID={invocation}")
-    said = {_message(entry): entry for entry in entries}
-    assert set(said) == {"out", "err", "10%\r20%\rdone", "bad", "\x1b[31mred", "child", "half"}
-    assert said["bad"]["PRIORITY"] == "3"
-    assert said["out"]["PRIORITY"] == "6"
-    assert said["child"]["_PID"] != said["out"]["_PID"]
-    assert isinstance(said["\x1b[31mred"]["MESSAGE"], list)
-    assert said["out"]["_SYSTEMD_UNIT"] == name
-    assert "[" in await units.ok("journalctl", "-q", "-u", name, "-o", "short")
-    about = [entry for entry in await units.log(name) if entry["_PID"] == "1"]
-    assert about
-    assert all(entry["UNIT"] == name and entry["SYSLOG_IDENTIFIER"] == "systemd" for entry in about)
-    assert any(entry.get("INVOCATION_ID") == invocation for entry in about)
-
-
-async def splits_and_hides_long_lines(units: Units) -> None:
-    python = (await units.ok("sh", "-c", "command -v python3")).strip()
-    line = systemd.exec_line(
-        (python, "-c", "import time; print('x' * 100_000); print('y' * 5000, flush=True); time.sleep(0.5)")
-    )
-    name = await units.put("c-long.service", f"Type=oneshot\nExecStart={line}")
-    await units.ok("systemctl", "start", name)
-    await units.hears(name, f"Finished {name}")
-    lengths = [len(str(entry["MESSAGE"])) for entry in await units.log(name, f"_SYSTEMD_UNIT={name}")]
-    assert lengths == [49152, 49152, 1696, 5000]
-    out = await units.ok("journalctl", "-q", "-o", "json", "-n", "1", f"_SYSTEMD_UNIT={name}")
-    assert json.loads(out)["MESSAGE"] is None
-
-
-async def goes_on_after_a_cursor(units: Units) -> None:
-    name = await units.put("c-cursor.service", "Type=oneshot\n" + sh("for i in 1 2 3 4 5; do echo $i; done; sleep 0.5"))
-    await units.ok("systemctl", "start", name)
-    await units.hears(name, f"Finished {name}")
-    entries = await units.log(name, f"_SYSTEMD_UNIT={name}")
-    assert [entry["MESSAGE"] for entry in entries] == ["1", "2", "3", "4", "5"]
-    cursor = str(entries[2]["__CURSOR"])
-    rest = await units.log(name, f"--after-cursor={cursor}", f"_SYSTEMD_UNIT={name}")
-    assert [entry["MESSAGE"] for entry in rest] == ["4", "5"]
-    last = await units.ok("journalctl", "-q", "-n", "1", "--show-cursor", "-o", "cat", f"_SYSTEMD_UNIT={name}")
-    assert last.splitlines()[0] == "5"
-    assert last.splitlines()[1] == f"-- cursor: {entries[4]['__CURSOR']}"
-    assert await units.log(name, f"--after-cursor={entries[4]['__CURSOR']}", f"_SYSTEMD_UNIT={name}") == []
-    times = [int(str(entry["__REALTIME_TIMESTAMP"])) for entry in entries]
-    assert times == sorted(times)
-
-
-async def follows_as_it_is_said(units: Units) -> None:
-    fifo = f"{units.scratch}/fifo"
-    await units.ok("mkfifo", fifo)
-    name = await units.put("c-follow.service", "Type=exec\n" + sh(f"echo ready; cat {fifo}; exec sleep 300"))
-    await units.ok("systemctl", "start", name)
-    argv = ("journalctl", "-q", "--no-pager", "-f", "--lines=all", "-o", "cat", f"_SYSTEMD_UNIT={name}")
-    async with asyncio.timeout(30), units.node.stream(argv, sudo=True) as lines:
-        assert (await anext(lines)).text == "ready"
-        await units.ok("sh", "-c", f"printf 'one\\ntwo\\n' >{fifo}")
-        assert [(await anext(lines)).text, (await anext(lines)).text] == ["one", "two"]
-
-
-async def tells_when_there_is_nothing(units: Units) -> None:
-    assert await units.ok("journalctl", "--no-pager", "-u", "c-silent.service") == "-- No entries --\n"
-    assert await units.ok("journalctl", "-q", "--no-pager", "-u", "c-silent.service") == ""
-
-
-# ------------------------------------------------------------------------------------------------------------ helpers
-
-
-def _message(entry: dict[str, object]) -> str:
-    message = entry["MESSAGE"]
-    return bytes(message).decode() if isinstance(message, list) else str(message)
-
-
-async def _eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what a process on the node does by itself and tells nobody."""
-    async with asyncio.timeout(30):
-        while not await holds():  # noqa: ASYNC110 - it happens on another machine
-            await asyncio.sleep(0.05)
-
-
-async def _count(units: Units, name: str, wanted: int) -> bool:
-    return len(await units.members(name)) == wanted
-
-
-async def _ignores(units: Units, pid: str) -> bool:
-    """Whether the process ignores SIGTERM by now."""
-    status = (await units.node.read(f"/proc/{pid}/status", sudo=True)).decode()
-    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn"))
-    return bool(int(mask, 16) & 1 << 14)
-
-
-async def _has_text(units: Units, name: str) -> bool:
-    return (await units.run("test", "-s", f"{units.scratch}/{name}")).code == 0
-
-
-async def _exists(units: Units, path: str) -> bool:
-    return (await units.run("test", "-e", path)).code == 0
-
-
-async def _says(units: Units, name: str, text: str) -> bool:
-    return text in (await units.said(name)).splitlines()
-
-
-Check = Callable[[Units], Awaitable[None]]
 CHECKS: tuple[Check, ...] = (
     starts_and_shows_what_it_started,
     refuses_what_it_does_not_know,
@@ -661,15 +384,4 @@ CHECKS: tuple[Check, ...] = (
     enables_and_disables,
     finds_what_is_wrong_with_a_file,
     lists_units,
-    runs_a_job_that_leaves_nothing,
-    refuses_a_second_job_of_a_name,
-    refuses_a_job_without_a_program,
-    waits_for_a_job_and_passes_its_streams,
-    runs_something_later,
-    keeps_a_failed_job_until_it_is_forgotten,
-    keeps_what_each_process_said,
-    splits_and_hides_long_lines,
-    goes_on_after_a_cursor,
-    follows_as_it_is_said,
-    tells_when_there_is_nothing,
 )

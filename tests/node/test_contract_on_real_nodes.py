@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from console.node.base import Denied, Done, capture
+from console.node.base import Denied, Done
 from console.node.prompts import UnknownHost
 from console.node.ssh import SshNode, connect
 from console.text import Secret
 from tests.contract import node_contract
-from tests.contract.node_contract import Bench, Check
+from tests.contract.node_contract import Bench, Check, bench_of
 
 
 class Answers:
@@ -29,25 +29,23 @@ class Answers:
         return Secret(self.left.pop(0)) if self.left else None
 
 
-async def _bench(node: SshNode) -> Bench:
-    return Bench(node, (await capture(node, ("mktemp", "-d"))).strip())
+@pytest.fixture
+async def root_bench(real_node: SshNode) -> AsyncIterator[Bench]:
+    async with bench_of(real_node) as bench:
+        yield bench
 
 
 @pytest.fixture
-async def root_bench(real_node: SshNode) -> Bench:
-    return await _bench(real_node)
-
-
-@pytest.fixture
-async def ops_bench(real_node_ops: SshNode) -> Bench:
-    return await _bench(real_node_ops)
+async def ops_bench(real_node_ops: SshNode) -> AsyncIterator[Bench]:
+    async with bench_of(real_node_ops) as bench:
+        yield bench
 
 
 @pytest.fixture
 async def pat_bench(machine) -> AsyncIterator[Bench]:
     prompts = Answers("correct horse")
-    async with connect(machine.target("pat"), prompts=prompts) as node:
-        yield await _bench(node)
+    async with connect(machine.target("pat"), prompts=prompts) as node, bench_of(node) as bench:
+        yield bench
     assert len(prompts.asked) <= 1
 
 
