@@ -55,6 +55,10 @@ class Candidate:
         return 0.6 + base / 100 if self.survived else base
 
     @property
+    def of_kernel(self) -> bool:
+        return self.rule is not None and self.rule.where == "kernel"
+
+    @property
     def fold(self) -> str:
         rule = self.rule.id if self.rule else ""
         return rule + "|" + _DIGITS.sub("#", self.text[:240])
@@ -75,6 +79,10 @@ def weigh(line: Line, native: bool = False) -> int:
     if native or line.is_worker:
         return 3
     return 2 if line.process and "Engine" in line.process else 1
+
+
+def _first(pool: Iterable[Candidate]) -> Candidate | None:
+    return max(pool, key=lambda each: (each.strength, each.weight, -each.line), default=None)
 
 
 class Candidates:
@@ -109,10 +117,14 @@ class Candidates:
         del self.kept[weakest]
 
     def best(self, pool: Iterable[Candidate] | None = None) -> Candidate | None:
-        """The strongest; of equals a worker's before the engine's before the server's; of those the earliest."""
+        """The strongest; of equals a worker's before the engine's before the server's; of those the earliest. A line of the
+        kernel comes first where what the server says does not explain itself, or is often an echo of such a line."""
         chosen = [each for each in (self.kept if pool is None else pool) if each.strength > 0]
-        best = max(chosen, key=lambda each: (each.strength, each.weight, -each.line), default=None)
-        return best and next((each for each in chosen if each.says_again(best)), best)
+        said = _first(each for each in chosen if not each.of_kernel)
+        kernel = _first(each for each in chosen if each.of_kernel)
+        if kernel and (said is None or said.strength < 3 or (said.rule is not None and said.rule.outside)):
+            return kernel
+        return said and next((each for each in chosen if each.says_again(said)), said)
 
     def passed(self, key: str, order: int, orders: dict[str, int]) -> None:
         """The process `key` reached the stage of `order`: what it said in an earlier one did not stop it."""

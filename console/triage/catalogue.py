@@ -87,7 +87,15 @@ _NOISE: Final = {
     "id": _TEXT, "match": _TEXT, "not": _TEXT, "stages": _LIST, "why": _TEXT, "source": _TEXT, "versions": _TEXT,
     "example": _TEXT, "show": _FLAG,
 }  # fmt: skip
-_STAGE: Final = {"id": _TEXT, "title": _TEXT, "stall": _TEXT, "cues": _CUES, "frames": _LIST, "hang": _TEXT}
+_STAGE: Final = {
+    "id": _TEXT,
+    "title": _TEXT,
+    "stall": _TEXT,
+    "cues": _CUES,
+    "frames": _LIST,
+    "hang": _TEXT,
+    "advice": _TEXT,
+}
 _CUE: Final = {"id": _TEXT, "match": _TEXT, "versions": _TEXT, "source": _TEXT, "example": _TEXT, "engine": _TEXT}
 _SECTIONS: Final = {
     "failures": _FAILURE, "noise": _NOISE, "stages": _STAGE, "launches": _CUE, "versions": _CUE, "facts": _CUE,
@@ -317,6 +325,7 @@ def _stage(got: dict[str, Any]) -> Stage:
         cues=tuple(got.get("cues") or ()),
         frames=tuple(got.get("frames") or ()),
         hang=got.get("hang") or "",
+        advice=_flow(got.get("advice") or ""),
     )
 
 

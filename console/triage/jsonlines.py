@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from console.triage.prefix import parse
+
 _MESSAGE: Final = ("message", "MESSAGE", "msg", "log", "text", "event", "textPayload")
 _LEVEL: Final = ("level", "levelname", "severity", "lvl")
 _PROCESS: Final = ("process_name", "processName", "process")
@@ -42,7 +44,8 @@ def _text(line: bytes) -> str | None:
     if not isinstance(found, str):
         return None
     trace = next((record[key] for key in _TRACE if isinstance(record.get(key), str)), "")
-    head = _head(record)
+    # a collector calls everything on stderr an error; a record that the server wrote knows its own level
+    head = "" if parse(found[:400]).level else _head(record)
     body = found.rstrip("\n") + ("\n" + trace.rstrip("\n") if trace else "")
     return "".join(f"{head}{part}\n" for part in body.split("\n"))
 

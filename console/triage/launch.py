@@ -15,7 +15,7 @@ from typing import Final
 
 from console.triage.candidates import LONGEST, Candidate, Candidates, weigh
 from console.triage.entries import ORDER, READY, Failure, Noise, compiled
-from console.triage.prefix import CALM, LOUD, QUIET, Line
+from console.triage.prefix import CALM, KERNEL, LOUD, QUIET, Line
 from console.triage.rules import Rules, Target
 from console.triage.tracebacks import Tracebacks, Unit, exception_name
 
@@ -86,6 +86,11 @@ class Launch:
     @property
     def order(self) -> int:
         return ORDER.get(self.stage or "", -1)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing of the server itself has been read yet."""
+        return self.order < 0 and not (self.dead or self.candidates.kept or self.stopping)
 
     @property
     def wants_all(self) -> bool:
@@ -188,8 +193,8 @@ class Launch:
         handled = line.level in QUIET or line.key in self.ignored
         what, unit, text = self.tracebacks.feed(number, line, handled=handled)
         if any(rule.inside for rule in failures):
-            functions = unit.functions if what == "exception" and unit is not None else ()
-            failures = [rule for rule in failures if not rule.inside or not rule.inside.isdisjoint(functions)]
+            places = unit.places if what == "exception" and unit is not None else ()
+            failures = [rule for rule in failures if not rule.inside or not rule.inside.isdisjoint(places)]
         if what == "head":
             self.ignored.discard(line.key)
             self.growing.pop(line.key, None)
@@ -217,6 +222,8 @@ class Launch:
     def _exception(
         self, number: int, line: Line, text: str, unit: Unit, failures: list[Failure], noise: Noise | None
     ) -> None:
+        if not failures and text.strip() == "AssertionError":
+            failures = self._asserted(unit)
         rule = strongest(failures)
         if noise and (rule is None or rule.kind == "wrapper"):
             self._hide(noise)
@@ -235,6 +242,20 @@ class Launch:
         if stage := self._framed(unit):
             new.stage, new.framed = stage, True
         self._keep(new, unit.key)
+
+    def _asserted(self, unit: Unit) -> list[Failure]:
+        """The entries for an assertion without a text: what was asserted is the source line above."""
+        source = next((line.strip() for line in reversed(unit.above()) if line.strip().startswith("assert ")), "")
+        text = f"AssertionError: {source}"
+        return [
+            rule
+            for rule in self.rules.failures
+            if source
+            and rule.where == "exception"
+            and not rule.inside
+            and compiled(rule.match).search(text)
+            and self._holds(rule, text)
+        ]
 
     def _message(self, number: int, text: str, unit: Unit, failures: list[Failure]) -> None:
         grown = self.growing.get(unit.key)
@@ -327,6 +348,8 @@ class Launch:
     def _may_stand(self, rule: Failure, line: Line) -> bool:
         """Whether an entry counts in a line outside a traceback. Servers log what users type: below a warning, and below
         an error once requests come, a line proves nothing but that a process waits or was told to stop."""
+        if rule.where == "kernel":
+            return line.process == KERNEL
         if rule.kind not in ("stall", "stop") and (line.level in CALM or (self.ready and line.level in QUIET)):
             return False
         if rule.where == "line" or rule.kind in ("wrapper", "stop"):
@@ -338,7 +361,7 @@ class Launch:
     # ---- candidates ------------------------------------------------------------------------------------------
 
     def _candidate(self, number: int, line: Line, text: str, rule: Failure | None, *, handled: bool) -> Candidate:
-        native = rule is not None and rule.where == "line"
+        native = rule is not None and rule.where in ("line", "kernel")
         stage = self.stage
         if rule is not None and rule.at and ORDER[rule.at] > self.order:
             stage = rule.at

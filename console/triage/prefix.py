@@ -25,20 +25,24 @@ _TORCH = re.compile(r"\[rank(\d+)\]:(?=\[|[EWIF]\d| |$) ?")
 _C10 = re.compile(r"\[?([EWIF])\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )*([\w./-]+:\d+)\] ?")
 _RAY_CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ([EWIFC]) \d+ \d+\] (?:\(\w+\) )?([\w./-]+:\d+): ?")
 _PY_LOG = re.compile(rf"{_STAMP} (?:- )?({_LEVEL}) (?:- )?([\w./-]+:\d+) (?:--|-) ?")
+KERNEL = "kernel"
+"""The process of the kernel's own lines, where a journal or dmesg is mixed into the log."""
+_DMESG = r"\[(?: *\d+\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] "
+_OF_KERNEL = re.compile(rf"(?:<\d+>)?{_DMESG}\Z|.* kernel: \Z")
 _OUTER = re.compile(
     # Docker Compose and kubectl, CRI (k8s), syslog with host and tag, journald short forms, cloud logs, plain stamps.
     r"[\w./-]{1,80} +\| "
     r"|\[pod/[^\]]{1,200}\] "
     rf"|{_STAMP} (?:stdout|stderr) [FP] "
     r"|(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|"
-    rf"{_STAMP}) [\w.-]+ [\w./@:-]+\[\d+\]: "
+    rf"{_STAMP}) [\w.-]+ (?:[\w./@:-]+\[\d+\]|kernel): "
     rf"|(?:{_LEVEL}) {_STAMP} "
     # RFC 5424; the stamps of `docker logs -t` and of ts(1)
     rf"|<\d+>1 {_STAMP} \S+ \S+ \S+ \S+ (?:-|\[[^\]]*\]) "
     rf"|{_STAMP}[ \t](?!- )"
     r"|(?:[A-Z][a-z]{2} [ \d]\d )?\d\d:\d\d:\d\d(?:\.\d+)? (?=\S| )"
     rf"|\[{_STAMP}\] "
-    r"|\[ *\d+\.\d{6}\] "
+    rf"|{_DMESG}"
 )
 _UVICORN = re.compile(r"(INFO|WARNING|ERROR|CRITICAL): {4,5}")
 _BARE_LEVEL = re.compile(rf"\[?({_LEVEL})(?:\]|:)? +(?=\S)")
@@ -67,6 +71,8 @@ class Line:
     rank: int | None = None
     level: str | None = None
     source: str | None = None
+    outer: str = ""
+    """The key of the process that passed the line on, where an inner one replaced it: its further lines may carry it alone."""
 
     @property
     def key(self) -> str:
@@ -81,7 +87,7 @@ class Line:
         return bool(self.process and _WORKER.search(self.process))
 
 
-_Known = tuple[str | None, int | None, int | None, str | None, str | None]
+_Known = tuple[str | None, int | None, int | None, str | None, str | None, str]
 _known: dict[str, _Known] = {}
 """What is known of a whole prefix up to its `[file.py:1] `: a burst of lines has few different ones."""
 _MOST_KNOWN = 512
@@ -102,6 +108,7 @@ def _parse(raw: str, cut: int) -> Line:
     rank: int | None = None
     level: str | None = None
     source: str | None = None
+    outer = ""
     for _ in range(24):
         if at >= len(text):
             break
@@ -118,6 +125,7 @@ def _parse(raw: str, cut: int) -> Line:
                 process, pid, rank = process or f"rank {found[1]}", pid, int(found[1])
             elif found := _SGLANG.match(text, at):
                 if found[2]:
+                    outer = str(pid) if pid is not None else process or ""
                     process, pid = found[2].strip(), None
                     rank = _rank(process)
                 level, source = found[3] or level, found[4] or source
@@ -138,6 +146,8 @@ def _parse(raw: str, cut: int) -> Line:
         if found.end() == at:
             break
         at = found.end()
+    if at and process is None and level is None and _OF_KERNEL.match(text, 0, at):
+        process = KERNEL
     if level is None and (found := _BARE_LEVEL.match(text, at)):
         level = found[1]
         at = found.end()
@@ -148,8 +158,8 @@ def _parse(raw: str, cut: int) -> Line:
             # whatever follows such a prefix, save a bracket, is text
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
-            _known[raw[:at]] = (process, pid, rank, level, source)
-    return Line(text, process, pid, rank, level, source)
+            _known[raw[:at]] = (process, pid, rank, level, source, outer)
+    return Line(text, process, pid, rank, level, source, outer)
 
 
 def unknown_lead(text: str) -> int:

@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from console.triage import jsonlines
+from console.triage.ahead import Ahead
 from console.triage.diagnosis import Diagnosis, LoadProgress, Outside, RankState
 from console.triage.entries import ORDER
 from console.triage.launch import Launch
 from console.triage.matcher import Hits
 from console.triage.prefix import LOUD, Line, parse, unknown_lead
 from console.triage.rules import ALARMS, EXCEPTION_ID, JSON_ID, LOUD_ID, Rules, Target, load_rules
+from console.triage.tracebacks import alike
 from console.triage.verdict import diagnose, load_progress, rank_states
 
 BLOCK: Final = 1 << 18
@@ -31,17 +33,23 @@ LOOKED_AT: Final = 16 << 10
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _CR_TO_LF = bytes.maketrans(b"\r", b"\n")
 MOST_LEADS: Final = 4
-_DIGITS = re.compile(r"(?:\\?\d)+")
+PADDING: Final = " \t│"
+"""Behind a line: what a table, a pager or a terminal has filled it up with."""
 
 
 class Reader:
-    """One log. `rules` default to the shipped catalogue; `stalls` are a profile's own limits, seconds by stage."""
+    """One log. `rules` default to the shipped catalogue; `stalls` are a profile's own limits, seconds by stage. `ahead`
+    searches in a second thread, for a long file that is read in one go; end it with `close`."""
 
-    def __init__(self, rules: Rules | None = None, stalls: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, rules: Rules | None = None, stalls: Mapping[str, float] | None = None, *, ahead: bool = False
+    ) -> None:
         rules = rules or load_rules()
         self._rules = rules.with_stalls(stalls) if stalls else rules
         self._launch = Launch(self._rules)
         self._launches = 1
+        self._last: Launch | None = None
+        """The launch before, when it failed: what counts while the new one has said nothing, as where a unit restarts."""
         self._markers: dict[str, str] = {}
         self._number = 1
         """Number of the line that comes next."""
@@ -54,6 +62,14 @@ class Reader:
         self._above: list[bytes] = []
         self._blank = True
         self._leads: list[re.Pattern[str]] = []
+        self._ahead = Ahead(self._rules.matcher.scan) if ahead else None
+        self._searched: tuple[bytes, bytes] | None = None
+        """With `ahead`: the bytes and the block that were given to the search and are read next."""
+
+    def close(self) -> None:
+        """End the thread of `ahead`."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     # ---- feeding ---------------------------------------------------------------------------------------------
 
@@ -62,8 +78,12 @@ class Reader:
         self._pending.append(data)
         self._size += len(data)
         self._asking = True
-        if self._size >= BLOCK:
+        if self._size < BLOCK:
+            return
+        if self._ahead is None:
             self._flush()
+        else:
+            self._take_in()
 
     def feed_line(self, text: str) -> None:
         """Take one line, without its end."""
@@ -113,21 +133,24 @@ class Reader:
     def diagnosis(self, outside: Outside | None = None) -> Diagnosis:
         """What is known now. Never waits; may be asked after every line."""
         self._flush()
-        launch = self._current()
+        launch, last = self._current()
+        if last is not None and launch.silent and not (outside and outside.alive):
+            launch = last
         return diagnose(launch, outside or Outside(), lines=self.lines, launches=self._launches, blank=self._blank)
 
-    def _current(self) -> Launch:
-        """The launch, with an unfinished last line read into a copy of it."""
+    def _current(self) -> tuple[Launch, Launch | None]:
+        """The launch and the failed one before it, with an unfinished last line read into a copy."""
         if not self._tail.strip():
-            return self._launch
+            return self._launch, self._last
         trial = copy.copy(self)
+        trial._ahead = None
         trial._launch = copy.deepcopy(self._launch)
         trial._markers = dict(self._markers)
         trial._above = list(self._above)
         trial._leads = list(self._leads)
         trial._scan(self._tail + b"\n")
         self._blank = self._blank and trial._blank
-        return trial._launch
+        return trial._launch, trial._last
 
     def _parse(self, text: str) -> Line:
         """Take the line apart; a prefix that nobody knows is learned where a known record stands behind it, and taken off
@@ -143,7 +166,7 @@ class Reader:
             return line
         start = len(text) - len(line.text) + size
         if len(self._leads) < MOST_LEADS and size <= 80 and "it/s" not in text[:start]:
-            self._leads.append(re.compile(_DIGITS.sub(r"\\d+", re.escape(text[:start]))))
+            self._leads.append(alike(text[:start]))
         return parse(text[start:])
 
     # ---- blocks ----------------------------------------------------------------------------------------------
@@ -167,12 +190,18 @@ class Reader:
         return launch.stage != "serving" and rules.busy.finds(data)
 
     def _flush(self) -> None:
-        if not self._pending:
+        if self._pending:
+            self._take_in()
+        elif self._searched is None:
             return
-        self._take_in()
+        if self._searched is not None:
+            last, self._searched = self._searched, None
+            self._read_block(*last)
         launch = self._launch
         self._asking = False
-        self._failed = bool(launch.dead or any(each.strength >= 2 for each in launch.candidates.kept))
+        self._failed = bool(
+            launch.dead or any(each.strength >= 2 and not each.of_kernel for each in launch.candidates.kept)
+        )
 
     def _take_in(self) -> None:
         parts = [self._tail, *self._pending]
@@ -200,19 +229,33 @@ class Reader:
             raw = raw.replace(b"\x00", b"")
         if self._blank and raw.strip():
             self._blank = False
-        if jsonlines.begins(raw) or not self._block(raw, counting=True):
+        block = raw.translate(_CR_TO_LF) if b"\r" in raw else raw
+        if self._ahead is None:
+            self._read_block(raw, block)
+            return
+        self._ahead.ask(block)
+        last, self._searched = self._searched, (raw, block)
+        if last is not None:
+            self._read_block(*last)
+
+    def _read_block(self, raw: bytes, block: bytes) -> None:
+        """Read complete lines; `block` is `raw` with every CR as an LF."""
+        hits = None if self._ahead is None else self._ahead.answer()
+        if jsonlines.begins(raw) or not self._block(raw, block, hits, counting=True):
             for piece, ends in jsonlines.lines(raw):
-                self._block(piece, counting=False)
+                self._block(piece, piece.translate(_CR_TO_LF), None, counting=False)
                 self._number += ends
 
-    def _block(self, raw: bytes, *, counting: bool) -> bool:
-        """Scan and read `raw`. Without `counting` all of it is one line of the input; with it, False, and nothing read,
-        when there are JSON lines in it."""
-        block = raw.translate(_CR_TO_LF) if b"\r" in raw else raw
+    def _search(self, block: bytes) -> Hits:
+        return self._rules.matcher.scan(block) if self._ahead is None else self._ahead.now(block)
+
+    def _block(self, raw: bytes, block: bytes, hits: Hits | None, *, counting: bool) -> bool:
+        """Read a block whose `hits` may be known. Without `counting` all of it is one line of the input; with it, False, and
+        nothing read, when there are JSON lines in it."""
         at = 0
         start_number = self._number
         while at < len(block):
-            step = _Pass(self, raw, block, at, counting)
+            step = _Pass(self, raw, block, at, counting, hits if at == 0 else None)
             if counting and step.json and at == 0:
                 return False
             at = len(block) if step.nothing_else() else step.run()
@@ -226,7 +269,7 @@ class Reader:
 class _Pass:
     """One walk over the hits of a block; ended early where a new launch begins, since then the first hit counts again."""
 
-    def __init__(self, reader: Reader, raw: bytes, block: bytes, at: int, counting: bool) -> None:
+    def __init__(self, reader: Reader, raw: bytes, block: bytes, at: int, counting: bool, hits: Hits | None) -> None:
         self.reader = reader
         self.raw, self.block, self.start, self.at = raw, block, at, at
         self.counted = at
@@ -236,7 +279,7 @@ class _Pass:
         self.stalled = bool(launch.stalls)
         part = block[at:] if at else block
         rules = reader._rules
-        self.hits = rules.matcher.scan(part)
+        self.hits = reader._search(part) if hits is None else hits
         names = {name for _, name in self.hits}
         self.json = JSON_ID in names
         more: Hits = []
@@ -356,6 +399,7 @@ class _Pass:
         raw = (self.block[begin:end] if end - begin <= LOOKED_AT else self._window(begin, end)).decode(
             "utf-8", "replace"
         )
+        raw = raw.rstrip(PADDING)
         line = self.reader._parse(raw)
         found = [target for target in found if target.confirmed(line.text, raw)]
         if not (line.level in LOUD or launch.tracebacks or self.reader._rules.targets[EXCEPTION_ID] in found):
@@ -422,8 +466,11 @@ class _Pass:
         return True
 
     def _start(self, number: int) -> None:
-        self.reader._launch = Launch(self.reader._rules, first=number)
-        self.reader._launches += 1
+        reader = self.reader
+        if not reader._launch.silent:
+            reader._last = reader._launch if reader._launch.dead else None
+        reader._launch = Launch(reader._rules, first=number)
+        reader._launches += 1
 
 
 def _line_ends(data: bytes, start: int, stop: int) -> int:

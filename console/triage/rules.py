@@ -112,7 +112,7 @@ class Rules:
             Target("exception"),
             Target("json"),
             Target("loud"),
-            *(_target("failure", rule) for rule in self.failures if rule.where in ("exception", "line")),
+            *(_target("failure", rule) for rule in self.failures if rule.where != "unit"),
             *(_target("noise", rule) for rule in self.noise),
             *(_target("stage", cue, stage.id) for stage in self.stages for cue in stage.cues),
             *(_target("launch", cue) for cue in self.launches),
@@ -170,7 +170,7 @@ class Rules:
 
     def _matcher(self, wanted: Callable[[Target], bool], *, once: bool = False) -> Matcher:
         chosen = [n for n, target in enumerate(self.targets) if wanted(target)]
-        # `^` means the start of the text behind the prefixes, which a scan of raw lines does not know: confirmed later
+        # `^` means the start of the text behind the prefixes, and `$` its end before any padding: confirmed later
         patterns = [unanchored(self.targets[n].entry.match) if self.targets[n].entry else BUILT_IN[n] for n in chosen]
         return Matcher(patterns, chosen, once=once or {JSON_ID})
 
@@ -184,8 +184,8 @@ def _target(kind: str, entry: Entry, stage: str = "") -> Target:
 
 
 def unanchored(pattern: str) -> str:
-    """The pattern without its `^`, wherever one stands."""
-    return re.sub(r"(?<![\\\[])\^", "", pattern)
+    """The pattern without its `^` and `$`, wherever one stands: a scan of raw lines knows neither prefixes nor padding."""
+    return re.sub(r"(?<![\\\[])[\^$]", "", pattern)
 
 
 def load_rules(extra: Path | None = None) -> Rules:

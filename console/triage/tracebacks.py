@@ -25,8 +25,18 @@ _CHAIN: Final = ("During handling of the above exception", "The above exception 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?=:\s|:?\s*\Z)")
 _LOUD_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Full|OutOfResources|Group|Fault|Warning)\Z")
 _FUNCTION = re.compile(r", in (?:[\w.<>]+\.)?([A-Za-z_]\w*)\s*\Z")
+_SPECULATIVE = re.compile(r"/(?:spec_decode|speculative)/|/\w*(?:eagle|_mtp|medusa)\w*\.py")
+SPECULATIVE: Final = "speculative"
+"""Stands among a traceback's functions when one of its files belongs to speculative decoding."""
 _FUNCTION_RAW = re.compile(_FUNCTION.pattern.encode())
+_SPECULATIVE_RAW = re.compile(_SPECULATIVE.pattern.encode())
 _GLUE = re.compile(r"\A.{0,160}?" + re.escape(HEAD))
+
+
+def alike(lead: str) -> re.Pattern[str]:
+    """A prefix like this one: another number in it, another indentation of that number."""
+    numbers = re.sub(r"\\?\d+", r"\\d+", re.escape(lead))
+    return re.compile(r"\A" + re.sub(r"(?:\\ )+(?=\\d\+)", r"\\s*", numbers))
 
 
 def exception_name(text: str, *, inside: bool = False) -> str | None:
@@ -55,11 +65,17 @@ class Unit:
     bare: bool = False
     """Its lines carry no prefix although its first did."""
     functions: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    speculative: bool = False
     recent: deque[str | bytes] = field(default_factory=lambda: deque(maxlen=3))
     """Its latest lines, bytes where nobody had to look at them."""
     message: int = 0
     learned: re.Pattern[str] | None = None
     """An unknown prefix before the word Traceback; lines that follow may carry it too."""
+
+    @property
+    def places(self) -> set[str]:
+        """The names of its functions, and SPECULATIVE."""
+        return {*self.functions, SPECULATIVE} if self.speculative else set(self.functions)
 
     def above(self) -> list[str]:
         """Its latest lines as text."""
@@ -135,6 +151,7 @@ class Tracebacks:
         place = text.rfind(b", in ")
         if place >= 0 and (found := _FUNCTION_RAW.match(text, place)):
             unit.functions.append(found[1].decode())
+            unit.speculative = unit.speculative or bool(_SPECULATIVE_RAW.search(text, 0, place))
             unit.bare = not lead.keyed and bool(unit.key)
         if not text.isspace():
             unit.recent.append(text)
@@ -152,8 +169,8 @@ class Tracebacks:
         unit = Unit(line.key, line, number, handled or bool(chained and old and old.handled))
         before = _GLUE.match(line.text)
         lead = line.text[: before.end() - len(HEAD)] if before else ""
-        if lead.strip() and not lead.rstrip().endswith(":"):
-            unit.learned = re.compile(re.sub(r"\\?\d+", r"\\d+", re.escape(lead)))
+        if lead and not lead.rstrip().endswith(":"):
+            unit.learned = alike(lead)
         self._keep(unit)
         return unit
 
@@ -168,11 +185,12 @@ class Tracebacks:
         unit = self.open.get(line.key)
         if unit is not None:
             return unit
-        if line.key or line.level:
+        if line.level:
             return None
-        # no prefix at all: continues the last one that is continued so, or whose prefixed first line was its only one
+        # no prefix at all, or only that of who passes the lines on: continues the last one that is continued so, or whose
+        # prefixed first line was its only one
         unit = self.open.get(self.last)
-        if unit is not None and (unit.bare or not unit.functions):
+        if unit is not None and line.key in ("", unit.opener.outer) and (unit.bare or not unit.functions):
             return unit
         return None
 
@@ -180,10 +198,11 @@ class Tracebacks:
         same = line.level == unit.opener.level and (line.source == unit.opener.source or not line.source)
         if not same and not (line.level is None and (unit.bare or not unit.functions)):
             return self._stray(unit, text)
-        if not text or text[0] in " \t|+":
+        if not text or text[0] in " \t|+" or text.startswith('File "'):
             if found := _FUNCTION.search(text):
                 unit.functions.append(found[1])
-                unit.bare = not line.key and bool(unit.key)
+                unit.speculative = unit.speculative or bool(_SPECULATIVE.search(text, 0, found.start()))
+                unit.bare = line.key != unit.key
             if text.strip():
                 unit.recent.append(text)
             return "frame", unit, text

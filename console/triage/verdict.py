@@ -90,6 +90,7 @@ def _without_cause(launch: Launch, outside: Outside, outcome: Outcome, common: _
         remedy = (
             "Look at each GPU's utilisation and power, and at the kernel log; then stop the unit and start it again."
         )
+        remedy = f"{stage.advice} {remedy}" if stage and stage.advice else remedy
         hang = stage.hang if stage else ""
         category = hang if hang.startswith("hang_") else "hang"
         return common.build(
@@ -112,7 +113,8 @@ def _without_cause(launch: Launch, outside: Outside, outcome: Outcome, common: _
         wait = f"{said} Wait; up to {limit:.0f} s without a line are normal here."
         return common.build(outcome, None, None, said, wait, stage=launch.stage, category="unfinished", certain=False)
     rule = _known(launch, category)
-    remedy = f"{LOG_ENDS} {rule.remedy}" if rule else LOG_ENDS
+    advice = (stage.advice if stage else "") or (rule.remedy if rule else "")
+    remedy = f"{LOG_ENDS} {advice}".rstrip()
     said = f"The log ends in stage {launch.stage or 'start'}, without an error."
     return common.build(outcome, None, None, said, remedy, stage=launch.stage, category=category, certain=False)
 
@@ -215,17 +217,17 @@ def _fix(rule: Failure, best: Candidate, version: str | None) -> str | None:
 
 
 def _kernel(launch: Launch, outside: Outside) -> tuple[Failure, str] | None:
-    """The first line of the kernel log, else the unit's result, that the catalogue explains."""
+    """The first line of the kernel log that the catalogue explains best, else the unit's result."""
     unit = []
     if outside.unit_result:
         unit.append(f"Result={outside.unit_result}")
         if outside.exit_status is not None:
             unit.append(f"Result={outside.unit_result} status={outside.exit_status}")
     for where, texts in (("kernel", outside.kernel), ("unit", tuple(unit))):
-        for text in texts:
-            for rule in launch.rules.failures:
-                if rule.where == where and compiled(rule.match).search(text):
-                    return rule, text
+        rules = [rule for rule in launch.rules.failures if rule.where == where]
+        found = [(rule, text) for text in texts for rule in rules if compiled(rule.match).search(text)]
+        if found:
+            return next((pair for pair in found if pair[0].kind == "cause"), found[0])
     return None
 
 

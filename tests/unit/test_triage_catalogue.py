@@ -63,6 +63,8 @@ def test_an_example_of_a_failure_is_found_in_an_otherwise_empty_log() -> None:
             reader.feed_line("Capturing CUDA graphs (decode, FULL):  10%|")
         elif stage in ("memory_profiling", "weights_loaded", "torch_compile"):
             reader.feed_line("Model loading took 68.10 GiB memory and 40.1 seconds")
+        elif stage == "first_inference":
+            reader.feed_line("Starting vLLM server on http://0.0.0.0:8000")
         elif stage in ("ready", "cuda_graph_done"):
             reader.feed_line("Graph capturing finished in 5 secs, took 0.35 GiB")
         head = "(Worker_TP0 pid=3) ERROR 11-01 08:00:20 [x.py:1] "
