@@ -7,7 +7,9 @@ waits until its verb is known.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -26,11 +28,26 @@ start here: relaunch --rehearse --script redeploy      the whole job on a practi
 """
 
 
+_WRONG_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse, ending with our exit code and one line that says what would be right."""
 
     def error(self, message: str) -> object:  # type: ignore[override]
-        raise UsageError(f"{self.prog}: {message}", f"{self.prog} --help")
+        wrong = _WRONG_CHOICE.fullmatch(message)
+        if wrong is None:
+            raise UsageError(message, f"{self.prog} --help")
+        what, word, known = wrong.groups()
+        from difflib import get_close_matches
+
+        near = get_close_matches(word, re.findall(r"[\w-]+", known), 1)
+        raise UsageError(
+            (f"{what}: " if what.startswith("-") else "")
+            + f"there is no {word!r}"
+            + (f"; did you mean {near[0]}?" if near else ""),
+            f"one of {known.replace(chr(39), '')}; {self.prog} --help says what each does",
+        )
 
 
 def _shared() -> _Parser:
@@ -52,7 +69,11 @@ def _shared() -> _Parser:
     how.add_argument("--read-only", action="store_true", help="look, and change nothing on the node")
     how.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
     how.add_argument("--yes", action="store_true", help="agree to every confirmation")
-    how.add_argument("--fix", action="store_true", help="apply the known remedy of a failed launch, and launch again")
+    how.add_argument(
+        "--fix",
+        action="store_true",
+        help="apply known remedies: the last failed launch's at once, this one's when it fails",
+    )
     how.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
     how.add_argument("--no-color", action="store_true", help="no colour (NO_COLOR does the same)")
     how.add_argument("--ascii", action="store_true", help="the console in ASCII alone")
@@ -61,8 +82,8 @@ def _shared() -> _Parser:
     return shared
 
 
-def build_parser() -> _Parser:
-    """The whole command line."""
+def build_parser(argv: Sequence[str] | None = None) -> _Parser:
+    """The whole command line; with `argv`, the arguments of those verbs alone that stand in it."""
     shared = _shared()
     parser = _Parser(
         prog="relaunch",
@@ -75,6 +96,9 @@ def build_parser() -> _Parser:
     parser.add_argument("--script", metavar="NAME|FILE|-", help="run a script headless: redeploy, preflight, bench, …")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for verb in VERBS:
+        if argv is not None and verb.name not in argv:
+            verbs.add_parser(verb.name, help=verb.help, add_help=False)
+            continue
         sub = verbs.add_parser(verb.name, help=verb.help, description=verb.help, parents=[shared])
         for arg in verb.args:
             sub.add_argument(arg.name, help=arg.help, **arg.extra)
@@ -82,9 +106,21 @@ def build_parser() -> _Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `relaunch` and return its exit code."""
+    """Run `relaunch` and return its exit code. Without `argv` it is this very process that ends with it."""
+    if argv is not None:
+        return _run(argv)
+    # Loading makes some hundred thousand objects that stay: looking for garbage among them, at every few hundred new
+    # ones and once more at the end, took a quarter of a short run.
+    gc.set_threshold(50_000, 20, 20)
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        return _run(sys.argv[1:])
+    finally:
+        gc.freeze()
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        return _dispatch(list(argv))
     except RelaunchError as error:
         print(f"relaunch: {error.message}", file=sys.stderr)
         if error.remedy:
@@ -99,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    options = build_parser().parse_args(argv)
+    options = build_parser(argv).parse_args(argv)
     if options.verb == "diagnose" and not any(getattr(options, name, None) for name in ("node", "unit", "rehearse")):
         # a log alone needs no store, no settings and no event loop, which take longer to load than most logs to read
         from console.triage import command

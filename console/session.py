@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from console.deploy.store import Store, state_folder
 from console.errors import Refused, UsageError
 from console.settings import Settings
 from console.text import Secret, clean
-from console.verbs import verb
+from console.verbs import VERBS, verb
 
 if TYPE_CHECKING:
     from console.node.base import Node
@@ -71,12 +72,11 @@ class Connected:
 
 
 @contextlib.asynccontextmanager
-async def connected(session: Session) -> AsyncIterator[Connected]:
-    """The node and profile that the command line, the environment and the settings name."""
-    from console.node.local import LocalNode
+async def connected(session: Session, *, loading: str = "") -> AsyncIterator[Connected]:
+    """The node and profile that the command line, the environment and the settings name. The module `loading` is imported
+    while the link comes up."""
     from console.node.ssh import connect
     from console.node.target import parse_target
-    from console.profile.load import find_profile
 
     read_only = bool(session.given("read_only", False))
     prompts = TerminalPrompts()
@@ -90,15 +90,35 @@ async def connected(session: Session) -> AsyncIterator[Connected]:
     name = session.given("node") or session.settings.node
     if not name:
         raise UsageError("no node named", "--node user@host, RELAUNCH_NODE, or `node:` in the settings file")
-    chosen = find_profile(_profile_name(session), profile_folders(session)) if _needs_profile(session) else None
     nodes = session.given("nodes")
     target = parse_target(name, Path(nodes) if nodes else None)
-    await _confirm_production(session, target)
+    await _confirm(session, target)
     if target.kind == "local":
-        yield Connected(LocalNode(read_only=read_only), chosen, False)
+        from console.node.local import LocalNode
+
+        yield Connected(LocalNode(read_only=read_only), _chosen_profile(session, loading), False)
         return
-    async with connect(target, read_only=read_only, prompts=prompts) as node:
-        yield Connected(node, chosen, False)
+    async with contextlib.AsyncExitStack() as stack:
+        link = connect(target, read_only=read_only, prompts=prompts)
+        login = asyncio.ensure_future(stack.enter_async_context(link))
+        try:
+            chosen = await asyncio.to_thread(_chosen_profile, session, loading)
+        except BaseException:
+            login.cancel()
+            await asyncio.gather(login, return_exceptions=True)
+            raise
+        yield Connected(await login, chosen, False)
+
+
+def _chosen_profile(session: Session, loading: str) -> Profile | None:
+    """The profile of a verb that needs one; `loading` is imported beside."""
+    if loading:
+        import_module(loading)
+    if not _needs_profile(session):
+        return None
+    from console.profile.load import find_profile
+
+    return find_profile(_profile_name(session), profile_folders(session))
 
 
 async def _rehearsal(session: Session) -> tuple[Practice, Profile]:
@@ -128,15 +148,22 @@ def practice_target(practice: Practice) -> Target:
     )
 
 
-async def _confirm_production(session: Session, target: Target) -> None:
-    """A verb that mutates a node marked production asks for the node's name, unless --yes was given."""
-    if not target.production or session.given("yes", False) or session.given("read_only", False):
+async def _confirm(session: Session, target: Target) -> None:
+    """What mutates a node marked production asks for the node's name, unless --yes was given; a verb that always asks
+    has its own name typed on other nodes."""
+    if any(session.given(name, False) for name in ("yes", "read_only", "dry_run")):
         return
-    name = session.given("verb")
-    if session.given("dry_run", False) or (name and not verb(name).mutates):
+    name = session.given("verb") or session.options.script or ""
+    known = next((item for item in VERBS if item.name == name), None)
+    if known is not None and not known.mutates:
         return
-    if not await ask_on_terminal(f"{target.name} is marked production.", target.name):
-        raise Refused(f"{target.name} is marked production, and nobody confirmed", "type its name, or give --yes")
+    if target.production:
+        if not await ask_on_terminal(f"{target.name} is marked production.", target.name):
+            raise Refused(f"{target.name} is marked production, and nobody confirmed", "type its name, or give --yes")
+    elif (
+        known is not None and known.asks and not await ask_on_terminal(f"{name} on {target.name}: {known.help}.", name)
+    ):
+        raise Refused(f"{name} on {target.name} was not confirmed", f"type {name} on a terminal, or give --yes")
 
 
 class TerminalPrompts:

@@ -47,3 +47,8 @@ def _of_file(path: Path, names: list[str]) -> dict[str, str | None]:
 def config_folder(environment: Mapping[str, str]) -> Path:
     """$XDG_CONFIG_HOME/relaunch."""
     return Path(environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "relaunch"
+
+
+def own_presets(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the operator's own saved log filters are; the file need not be there."""
+    return config_folder(environment) / "filters.yaml"

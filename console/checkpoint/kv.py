@@ -26,6 +26,7 @@ Action = Literal["none", "flag", "patch", "refuse"]
 Policy = Literal["auto", "bfloat16", "fp8"]
 
 _CONDITIONS = {"attention", "capability", "vllm", "reads", "policy", "method", "fp8_backend", "sparse"}
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RULE_KEYS = {"id", "when", "then", "reason", "remedy", "alternatives", "source"}
 _WORDS = ("cc", "vllm", "model_dtype", "why", "backends")
 """What a rule's reason may name in braces."""
@@ -141,7 +142,7 @@ def _shipped() -> KvRules:
 
 def _parse(name: str, text: str) -> KvRules:
     try:
-        data = yaml.safe_load(text) or {}
+        data = yaml.load(text, Loader=_LOADER) or {}  # noqa: S506 -- a safe loader
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: {error}", "Write it like profiles/kv_rules.yaml.") from error
     if not isinstance(data, dict) or data.keys() - {"rules", "backends"}:

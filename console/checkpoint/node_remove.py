@@ -1,14 +1,16 @@
 """Remove an old model folder, unless anything refers to it; runs on the node, stdlib only, Python 3.6.
 
-ASK: {"op": "look" | "remove", "folder", "keep": [folder], "home", "units": [folder of unit files], "state"}. Answers
-{"used": [text], "bytes": freed or to be freed, "gone": bool}. The folder is renamed first, so that an interrupted removal
-leaves no half model under the old name; the next call goes on with what is left.
+ASK: {"op": "look" | "remove" | "go-on", "folder", "keep": [folder], "home", "units": [folder of unit files], "state",
+"seconds"}. Answers {"used": [text], "bytes": what is there to be freed, "gone": bool, "begun": bytes that a removal under
+way had to free when it began, 0 when none is}. The folder is renamed first, so that an interrupted removal leaves no half
+model under the old name. "remove" begins, after every check, and works for about `seconds`; "go-on" works on what was
+begun, by this run or by one that was interrupted.
 """
 
 import json
 import os
 import pwd
-import shutil
+import time
 from typing import Any, Dict, Iterator, List
 
 ASK: Dict[str, Any] = globals().get("ASK", {})
@@ -138,20 +140,52 @@ def weight(folder: str) -> int:
     return total
 
 
+def begun(leaving: str) -> int:
+    """What the removal under way had to free when it began; 0 when none is under way."""
+    try:
+        with open(leaving + ".json") as file:
+            return int(json.load(file)["bytes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return weight(leaving)
+
+
+def begin(folder: str, leaving: str, count: int) -> None:
+    with open(leaving + ".json", "w") as file:
+        json.dump({"bytes": count}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    if not os.path.isdir(leaving):
+        os.rename(folder, leaving)
+
+
+def sweep(leaving: str, seconds: float) -> None:
+    """Remove what is in the folder, and at last the folder, for about so long."""
+    deadline = time.monotonic() + seconds
+    for base, folders, names in os.walk(leaving, topdown=False):
+        for name in names + [name for name in folders if os.path.islink(os.path.join(base, name))]:
+            os.unlink(os.path.join(base, name))
+            if time.monotonic() > deadline:
+                return
+        os.rmdir(base)
+    if os.path.lexists(leaving + ".json"):
+        os.unlink(leaving + ".json")
+
+
 def answer(ask: Dict[str, Any]) -> Dict[str, Any]:
     folder = ask["folder"].rstrip("/")
-    against = refused(ask, folder)
-    used = [against] if against else users(ask)
     leaving = folder + LEAVING
+    used: List[str] = []
+    if ask["op"] != "go-on":
+        against = refused(ask, folder)
+        used = [against] if against else users(ask)
+    if ask["op"] == "remove" and not used and os.path.isdir(folder):
+        begin(folder, leaving, weight(folder) + weight(leaving))
+    if ask["op"] != "look" and not used:
+        sweep(leaving, ask["seconds"])
+    under_way = os.path.isdir(leaving)
+    gone = not os.path.lexists(folder) and not under_way
     count = weight(folder) + weight(leaving)
-    if ask["op"] == "look" or used:
-        return {"used": used, "bytes": count, "gone": not os.path.lexists(folder)}
-    if os.path.isdir(leaving):
-        shutil.rmtree(leaving)
-    if os.path.isdir(folder):
-        os.rename(folder, leaving)
-        shutil.rmtree(leaving)
-    return {"used": [], "bytes": count, "gone": not os.path.lexists(folder) and not os.path.lexists(leaving)}
+    return {"used": used, "bytes": count, "gone": gone, "begun": begun(leaving) if under_way else 0}
 
 
 if __name__ == "__main__":

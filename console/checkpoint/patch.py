@@ -7,6 +7,7 @@ can render the unit before anything was changed.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import posixpath
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from console.checkpoint import hub
 from console.checkpoint.card import ModelCard, effective_kv, read_card
 from console.checkpoint.kv import KvDecision, KvRules, Policy, decide
+from console.checkpoint.node_overlay import BACKUP
 from console.checkpoint.overlay import FileEdit, OverlayPlan, overlay_path
 from console.checkpoint.probe import known
 from console.checkpoint.quant import Document, InvalidConfig, Target, edit, read_document
@@ -45,16 +47,14 @@ class PatchOutcome:
     known: bool = True
     drafts: tuple[str, ...] = ()
     """Overlays of draft models, which stand beside that of the model."""
+    rewritten: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each rewritten file that the server reads, by absolute path on the node: in the overlay of the model, in
+    that of a draft, or in the download itself. Empty when nothing is rewritten."""
 
     @property
     def overlays(self) -> tuple[str, ...]:
         """Every overlay that the server will read, to be verified before a start."""
         return ((self.model_path,) if self.edits else ()) + self.drafts
-
-    @property
-    def overlay(self) -> dict[str, str]:
-        """sha256 of each rewritten file, by absolute path on the node; empty without an overlay."""
-        return {posixpath.join(self.model_path, edit.name): edit.sha_after for edit in self.edits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,14 @@ def plan_patch(
     own = _overlay(facts, profile, folder, edits) if edits else None
     draft = _draft(facts, profile, capability, backend_dtypes, files or {}, rules)
     plans = tuple(plan for plan in (own, draft) if plan is not None)
+    rewritten = _rewritten(facts, profile, files or {}, plans)
     if profile.kv_cache.in_place:
-        outcome = PatchOutcome(folder, flags, decision)
+        outcome = PatchOutcome(folder, flags, decision, rewritten=rewritten)
         return PatchPlan(outcome, (), tuple(replace(plan, path=plan.source) for plan in plans), card, tuple(warnings))
     if draft is not None:
         flags.update(_draft_flag(profile, draft.path))
     drafts = (draft.path,) if draft is not None else ()
-    outcome = PatchOutcome(own.path if own else folder, flags, decision, edits, drafts=drafts)
+    outcome = PatchOutcome(own.path if own else folder, flags, decision, edits, drafts=drafts, rewritten=rewritten)
     return PatchPlan(outcome, plans, (), card, tuple(warnings))
 
 
@@ -257,6 +258,25 @@ def _draft(
         return None
     edits = file_edits(documents, "bfloat16")
     return _overlay(facts, profile, folder, edits) if edits else None
+
+
+def _rewritten(
+    facts: Facts, profile: Profile, files: Mapping[str, bytes], plans: tuple[OverlayPlan, ...]
+) -> dict[str, str]:
+    """`PatchOutcome.rewritten`. What was edited in place before is known by the original that is kept beside it."""
+    found: dict[str, str] = {}
+    overlaid = set() if profile.kv_cache.in_place else {plan.source for plan in plans}
+    for asked in (profile.model.folder.rstrip("/"), draft_folder(profile)):
+        folder = facts.path(asked) if asked else ""
+        listed = facts.folders.get(folder)
+        names = {entry.name for entry in listed.files} if listed and folder not in overlaid else set()
+        for document in _documents(facts, folder, files) if names else ():
+            if document.name + BACKUP in names:
+                found[posixpath.join(folder, document.name)] = hashlib.sha256(document.raw).hexdigest()
+    for plan in plans:
+        place = plan.source if profile.kv_cache.in_place else plan.path
+        found.update({posixpath.join(place, edit.name): edit.sha_after for edit in plan.edits})
+    return found
 
 
 def _draft_flag(profile: Profile, path: str) -> dict[str, FlagValue]:

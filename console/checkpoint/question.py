@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from console.checkpoint.node_remove import LEAVING
 from console.node.facts import Question
 from console.profile.model import Profile
 
@@ -45,7 +46,8 @@ def question(profile: Profile) -> Question:
     """The folders, files and disks that space, download, shards and patch look at."""
     folder = profile.model.folder.rstrip("/")
     draft = draft_folder(profile)
-    folders = [folder, *([draft] if draft else []), *profile.space.may_remove]
+    removed = [old.rstrip("/") + LEAVING for old in profile.space.may_remove]
+    folders = [folder, *([draft] if draft else []), *profile.space.may_remove, *removed]
     read = [
         *(f"{folder}/{name}" for name in CONFIGS),
         *(f"{draft}/{name}" for name in CONFIGS if draft),

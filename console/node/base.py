@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from console.errors import CommandFailed, RelaunchError, Unreachable
 
 if TYPE_CHECKING:
-    import aiohttp
+    from console.node.http import Http
 
 Argv: TypeAlias = tuple[str, ...]
 
@@ -117,11 +117,8 @@ class Node(Protocol):
         content stands and no temporary file is left. Raises `CommandFailed`, `Unreachable`, and `Refused` when read-only.
         """
 
-    def http(self, port: int, *, host: str = "127.0.0.1") -> AbstractAsyncContextManager[aiohttp.ClientSession]:
-        """An HTTP client to a port on the node's own loopback, through a private UNIX socket; no local TCP port opens.
-
-        Paths are given to it without a host, e.g. `session.get("/health")`.
-        """
+    def http(self, port: int, *, host: str = "127.0.0.1") -> Http:
+        """HTTP requests to a port on the node's own loopback; nothing listens on this machine for it."""
 
 
 def done(result: Result, argv: Argv) -> Done:

@@ -18,11 +18,9 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 
-import asyncssh
-from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
-
 from console.errors import HostKeyRejected
 from console.node.prompts import Prompts, UnknownHost
+from console.node.ssh_library import asyncssh, get_default_certificate_algs, get_default_public_key_algs
 
 
 class HostKeyState(Enum):

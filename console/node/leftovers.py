@@ -17,6 +17,7 @@ from console.node.facts import Facts
 from console.node.script import ask
 from console.text import plural
 
+UNKNOWN_UID = -1
 _SCRIPT = Path(__file__).with_name("node_leftovers.py")
 
 
@@ -39,6 +40,8 @@ class Possessions:
 
     groups: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
+    sockets: tuple[tuple[int, int], ...] = ()
+    """(port, inode) of the sockets that they listened on: a port alone may be somebody else's by now."""
     shm: tuple[tuple[str, int], ...] = ()
     """(name, inode) of shared-memory files that their processes had open or mapped."""
     since: float | None = None
@@ -48,13 +51,31 @@ class Possessions:
     def uids(self) -> tuple[int, ...]:
         return tuple(sorted({process.uid for process in self.processes}))
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple(sorted({port for port, _ in self.sockets}))
+
+
+def possessions_of(data: Mapping[str, Any]) -> Possessions:
+    """`dataclasses.asdict` undone. Raises KeyError, TypeError or ValueError."""
+    return Possessions(
+        groups=tuple(map(str, data["groups"])),
+        processes=tuple(Process(**one) for one in data["processes"]),
+        sockets=_pairs(data["sockets"]),
+        shm=tuple((str(name), int(inode)) for name, inode in data["shm"]),
+        since=data["since"],
+        until=data["until"],
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is still there. `shm` names files of the service's account that look like its shared memory."""
+    """What is still there. `shm` names files of the service's account that look like its shared memory; `taken` are ports
+    that were theirs and that somebody else listens on by now."""
 
     processes: tuple[Process, ...]
     ports: tuple[int, ...]
+    taken: tuple[int, ...]
     shm: tuple[str, ...]
     time: float
     """The node's UNIX time of this look."""
@@ -95,23 +116,28 @@ def _processes(rows: Sequence[Sequence[Any]]) -> tuple[Process, ...]:
     return tuple(Process(int(pid), int(ticks), int(uid), str(command)) for pid, ticks, uid, command in rows)
 
 
+def _pairs(rows: Sequence[Sequence[Any]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(port), int(inode)) for port, inode in rows)
+
+
 async def possessions(node: Node, facts: Facts, groups: Sequence[str]) -> Possessions:
     """What the services in these control groups have right now."""
     answer = await _run(node, facts, "before", False, 60, groups=list(groups))
     return Possessions(
         groups=tuple(groups),
         processes=_processes(answer["processes"]),
+        sockets=_pairs(answer["sockets"]),
         shm=tuple((str(name), int(inode)) for name, inode in answer["shm"]),
         since=None if answer["since"] is None else float(answer["since"]),
     )
 
 
-async def what_is_left(node: Node, facts: Facts, had: Possessions, ports: Sequence[int], *, wait: float = 10.0) -> Left:
+async def what_is_left(node: Node, facts: Facts, had: Possessions, *, wait: float = 10.0) -> Left:
     """What is left of them, after waiting on the node at most `wait` seconds for all of it to go."""
     more = {
         "groups": list(had.groups),
         "processes": [[one.pid, one.ticks, one.uid, one.command] for one in had.processes],
-        "ports": list(ports),
+        "sockets": [list(one) for one in had.sockets],
         "uids": list(had.uids),
         "wait": wait,
     }
@@ -119,6 +145,7 @@ async def what_is_left(node: Node, facts: Facts, had: Possessions, ports: Sequen
     return Left(
         processes=_processes(answer["processes"]),
         ports=tuple(int(port) for port in answer["ports"]),
+        taken=tuple(int(port) for port in answer["taken"]),
         shm=tuple(str(name) for name in answer["shm"]),
         time=float(answer["now"]),
     )

@@ -12,19 +12,16 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from console.errors import CommandFailed, Refused
 from console.node.base import Argv, Denied, Done, Line, LinkState, Lost, Result
 from console.node.file_script import read_by_script, write_by_script
+from console.node.http import Http, NoReply
 from console.node.lines import Splitter
 from console.node.prompts import Prompts
 from console.node.quoting import Unspeakable, command_line, guarded
 from console.node.sudo import Elevation, Sudo
 from console.node.target import SudoMode
-
-if TYPE_CHECKING:
-    import aiohttp
 
 _CHUNK = 64 * 1024
 _GRACE = 2.0
@@ -125,10 +122,21 @@ class LocalNode:
             raise Refused(f"local is read-only in this session; {path} was not written")
         await write_by_script(self, path, data, mode, sudo=sudo, python=self._python(sudo))
 
-    def http(self, port: int, *, host: str = "127.0.0.1") -> AbstractAsyncContextManager[aiohttp.ClientSession]:
-        import aiohttp
+    def http(self, port: int, *, host: str = "127.0.0.1") -> Http:
+        @asynccontextmanager
+        async def dial() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+            try:
+                reader, writer = await asyncio.open_connection(host, port)
+            except OSError as error:
+                raise NoReply(f"port {port} cannot be reached: {error}") from error
+            try:
+                yield reader, writer
+            except OSError as error:
+                raise NoReply(f"port {port}: {error}") from error
+            finally:
+                writer.close()
 
-        return aiohttp.ClientSession(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        return Http(dial, _always)
 
     async def _elevation(self, argv: Argv) -> Elevation | Denied | Lost:
         if argv and "=" in argv[0]:  # sudo and env would both take it for a variable
@@ -139,6 +147,10 @@ class LocalNode:
     def _python(sudo: bool) -> str:
         """Our own interpreter, which is known to be there; root may not be allowed to read a home folder's."""
         return "python3" if sudo and os.geteuid() != 0 else sys.executable
+
+
+async def _always() -> None:
+    """This machine is always reached."""
 
 
 async def _spawn(argv: Argv, *, stdin: int) -> Process:

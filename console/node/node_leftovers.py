@@ -1,9 +1,11 @@
 """Runs on the node as root: what a service has before it stops, and what it leaves behind. Stdlib only, Python 3.6-safe.
 
 ASK: op; groups (control groups) and cgroup (their mount), shm (folder).
-  before: answers {"processes": [[pid, ticks, uid, command]], "shm": [[name, inode]], "since": time} of the groups.
-  after:  processes (as above), ports, uids, wait (seconds): waits until all is gone or the time is over, and answers what
-          is left and the time. Times are UNIX seconds by the node's clock.
+  before: answers {"processes": [[pid, ticks, uid, command]], "sockets": [[port, inode]] on which they listen, "shm":
+          [[name, inode]], "since": time} of the groups.
+  after:  processes and sockets (as above), uids, wait (seconds): waits until all is gone or the time is over, and answers
+          what is left, with the ports of these very sockets, the ports that are somebody else's by now ("taken"), and the
+          time. Times are UNIX seconds by the node's clock.
   end:    processes (as above) and wait: ends exactly these, by pid and start time, and answers those that are left.
   clean:  shm (recorded [[name, inode]]), uids, since, until: removes shared memory that is theirs and that nobody uses.
 """
@@ -12,7 +14,6 @@ import fnmatch
 import glob
 import json
 import os
-import re
 import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
@@ -86,30 +87,63 @@ def before() -> Dict[str, Any]:
     processes = [one for one in map(process, pids) if one is not None]
     return {
         "processes": processes,
+        "sockets": sockets_of(pids),
         "shm": [[name, facts.st_ino] for name, facts in shm_files() if name in names],
         "since": min(started(one[1]) for one in processes) - 0.02 if processes else None,  # a tick is 10 ms
     }
 
 
-def listens(port: int) -> bool:
+def listening() -> Dict[int, Set[int]]:
+    """The inodes of the sockets that listen, by TCP port. A practice node has a socket's process for its inode."""
+    found: Dict[int, Set[int]] = {}
     if ROOT:
-        try:
-            with open("%s/net/%d.json" % (ROOT, port)) as source:
-                return state_of(int(json.load(source)["pid"])) not in "ZX"
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-    shape = re.compile(r"^\s*\d+: [0-9A-F]+:%04X [0-9A-F]+:0000 0A " % port, re.MULTILINE)
-    return bool(shape.search(read("/proc/net/tcp")) or shape.search(read("/proc/net/tcp6")))
+        for path in glob.iglob(glob.escape(ROOT) + "/net/*.json"):
+            try:
+                with open(path) as source:
+                    pid = int(json.load(source)["pid"])
+                port = int(os.path.basename(path)[: -len(".json")])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if state_of(pid) not in "ZX":
+                found.setdefault(port, set()).add(pid)
+        return found
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read(table).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A":
+                found.setdefault(int(fields[1].rpartition(":")[2], 16), set()).add(int(fields[9]))
+    return found
+
+
+def sockets_of(pids: List[int]) -> List[List[int]]:
+    """[port, inode] of what these processes listen on."""
+    theirs: Set[int] = set(pids) if ROOT else set()
+    for pid in pids if not ROOT else ():
+        for link in glob.iglob("/proc/%d/fd/*" % pid):
+            try:
+                target = os.readlink(link)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                theirs.add(int(target[len("socket:[") : -1]))
+    return sorted([port, inode] for port, inodes in listening().items() for inode in inodes & theirs)
 
 
 def left() -> Dict[str, Any]:
     alive = [one for one in ASK["processes"] if start_ticks(one[0]) == one[1] and state_of(one[0]) not in "ZX"]
     inside = [one for group in ASK["groups"] for one in map(process, members(group)) if one is not None]
     known = [one[0] for one in alive]
+    now = listening()
     return {
         "processes": alive + [one for one in inside if one[0] not in known],
-        "ports": [port for port in ASK["ports"] if listens(port)],
+        "ports": sorted({port for port, inode in ASK["sockets"] if inode in now.get(port, ())}),
     }
+
+
+def taken() -> List[int]:
+    """Ports that were theirs and that somebody else listens on by now."""
+    now, had = listening(), {(port, inode) for port, inode in ASK["sockets"]}
+    return sorted({port for port, _ in had if any((port, inode) not in had for inode in now.get(port, ()))})
 
 
 def after() -> Dict[str, Any]:
@@ -119,7 +153,7 @@ def after() -> Dict[str, Any]:
         found = left()
         if not any(found.values()) or time.monotonic() > deadline:
             names = [name for name, facts in shm_files() if facts.st_uid in ASK["uids"]]
-            return dict(found, shm=names, now=time.time())
+            return dict(found, taken=taken(), shm=names, now=time.time())
         time.sleep(0.2)
 
 

@@ -22,7 +22,7 @@ from console.profile.yamlio import Loc, load
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     host: str | None = Field(None, description="host name, address or OpenSSH alias; the entry's name when absent")
     port: int | None = Field(None, ge=1, le=65535)

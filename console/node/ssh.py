@@ -10,30 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
-
-import asyncssh
+from typing import TypeVar
 
 from console.errors import CommandFailed, Refused, RelaunchError, Unreachable
 from console.node import ssh_files
 from console.node.base import Argv, Denied, Done, Line, LinkState, Lost, Result
 from console.node.file_script import read_by_script, write_by_script
+from console.node.http import Http, NoReply
+from console.node.http import Reader as HttpReader
+from console.node.http import Writer as HttpWriter
 from console.node.prompts import Prompts
 from console.node.quoting import Unspeakable, command_line, guarded
-from console.node.ssh_exec import Budget, Exec, NotOpened, Take
+from console.node.ssh_exec import GONE, Budget, Exec, NotOpened, Take
 from console.node.ssh_flow import Flow
+from console.node.ssh_library import asyncssh
 from console.node.ssh_link import Link
 from console.node.ssh_login import Timing
 from console.node.sudo import Elevation, Sudo
 from console.node.target import Target
-
-if TYPE_CHECKING:
-    import aiohttp
 
 T = TypeVar("T")
 
@@ -233,29 +230,27 @@ class SshNode:
             except NotOpened:
                 self._link.gone(connection)
 
-    def http(self, port: int, *, host: str = "127.0.0.1") -> AbstractAsyncContextManager[aiohttp.ClientSession]:
-        return self._http(host, port)
+    def http(self, port: int, *, host: str = "127.0.0.1") -> Http:
+        return Http(lambda: self._dial(host, port), lambda: self._link.connection(self._link.timing.patience))
 
     @asynccontextmanager
-    async def _http(self, host: str, port: int) -> AsyncIterator[aiohttp.ClientSession]:
-        import aiohttp
-
+    async def _dial(self, host: str, port: int) -> AsyncIterator[tuple[HttpReader, HttpWriter]]:
+        """A connection to a port on the node, as one channel of ours: no session, and nothing that listens here."""
         connection, _ = await self._link.connection(self._link.timing.patience)
-        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="relaunch-", dir=_socket_folder())
         try:
-            path = f"{folder}/http"
+            reader, writer = await connection.open_connection(host, port)
             try:
-                listener = await connection.forward_local_path_to_port(path, host, port)
-            except (asyncssh.Error, OSError) as error:
-                raise Unreachable(f"{self.name}: port {port} cannot be reached: {error}") from error
-            try:
-                async with aiohttp.ClientSession("http://node", connector=aiohttp.UnixConnector(path)) as session:
-                    yield session
+                yield reader, writer
             finally:
-                listener.close()
-                await listener.wait_closed()
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                writer.close()
+        except asyncssh.DisconnectError as error:
+            raise Unreachable(f"{self.name}: the link was lost during a request to port {port}") from error
+        except asyncssh.ChannelOpenError as error:
+            if error.reason == GONE:
+                raise Unreachable(f"{self.name}: the link was lost before a request to port {port}") from error
+            raise NoReply(f"port {port} cannot be reached: {error.reason}") from error
+        except (asyncssh.Error, OSError) as error:
+            raise NoReply(f"port {port}: {error}") from error
 
     async def _elevation(self, argv: Argv) -> Elevation | Denied | Lost:
         if argv and "=" in argv[0]:  # sudo and env would both take it for a variable
@@ -264,11 +259,6 @@ class SshNode:
 
     async def _probe(self, argv: Argv, input: bytes, timeout: float) -> Result:
         return await self._run_line(command_line(argv), input, time.monotonic() + timeout, timeout, kill=True)
-
-
-def _socket_folder() -> str | None:
-    """Where UNIX sockets go: their path may have 107 bytes, which a long TMPDIR would use up."""
-    return None if len(tempfile.gettempdir()) < 60 else "/tmp"  # noqa: S108 -- a fresh 0700 folder is made in it
 
 
 __all__ = ["SshNode", "Timing", "connect"]

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import asyncssh
+from console.node.ssh_library import asyncssh
 
 SESSIONS = 6
 """Commands at a time, leaving room for the heartbeat, one file transfer and the operator's own ssh on that connection."""

@@ -12,11 +12,10 @@ import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import asyncssh
-
 from console.errors import CommandFailed, Unreachable
 from console.node.base import NoSuchFile
 from console.node.ssh_exec import GONE, Budget, NotOpened
+from console.node.ssh_library import asyncssh
 
 _CHUNK = 1 << 20
 _SLOWEST = 32 * 1024

@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-import asyncssh
-
 from console.errors import AuthenticationFailed, HostKeyRejected, RelaunchError, Unreachable
 from console.node.base import LinkState
 from console.node.prompts import Prompts
 from console.node.quoting import command_line
 from console.node.ssh_exec import Budget, Exec, NotOpened
+from console.node.ssh_library import asyncssh
 from console.node.ssh_login import Passwords, Timing, end_reason, logged_in
 from console.node.target import Target
 from console.text import clean

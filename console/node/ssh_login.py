@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import asyncssh
-from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
-
 from console.errors import AuthenticationFailed, RelaunchError, Unreachable, UsageError
 from console.node.hostkeys import HostKeyCheck, settle
 from console.node.prompts import Prompts
+from console.node.ssh_library import ConfigParseError, SSHClientConfig, SSHConfig, asyncssh
 from console.node.target import Target, split_address
 from console.text import Secret, clean
 

@@ -7,7 +7,11 @@ stands in a profile.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
+
+# no plugin may change how a profile is read, and looking for some in every installed package takes its time
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,7 +21,8 @@ FlagValue = bool | int | float | str | list[str] | dict[str, object]
 class Part(BaseModel):
     """Base of every part of a profile: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # a part is built into the profile's own schema; one of its own it needs only when it is made alone
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Model(Part):

@@ -39,7 +39,7 @@ def read_bool(scalar: Scalar) -> bool:
         return scalar.text == "true"
     if scalar.text.lower() in ("true", "false") and not scalar.plain:
         raise Unreadable(f"write {scalar.text.lower()} without quotes")
-    raise Unreadable(f"write true or false, not {_shown(scalar)}")
+    raise Unreadable(f"write true or false, not {shown(scalar)}")
 
 
 def read_int(scalar: Scalar) -> int:
@@ -73,13 +73,13 @@ def _not_int(scalar: Scalar) -> str:
         return f"write {text[1:]}, without the sign"
     if _FLOAT.match(text):
         return f"a whole number is expected, not {text}"
-    return f"a whole number is expected, not {_shown(scalar)}"
+    return f"a whole number is expected, not {shown(scalar)}"
 
 
 def read_float(scalar: Scalar) -> float:
     text = scalar.text
     if not scalar.plain:
-        hint = f"write {text} without quotes" if _FLOAT.match(text) else f"a number is expected, not {_shown(scalar)}"
+        hint = f"write {text} without quotes" if _FLOAT.match(text) else f"a number is expected, not {shown(scalar)}"
         raise Unreadable(hint)
     if _FLOAT.match(text):
         value = float(text)
@@ -95,7 +95,7 @@ def read_float(scalar: Scalar) -> float:
         raise Unreadable(f"a finite number is expected, not {text}")
     if re.fullmatch(r"[-+]?0[0-9]+(?:\.[0-9]*)?", text):
         raise Unreadable(f"write the number without a leading zero, not {text}")
-    raise Unreadable(f"a number is expected, not {_shown(scalar)}")
+    raise Unreadable(f"a number is expected, not {shown(scalar)}")
 
 
 def read_text(scalar: Scalar) -> str:
@@ -123,7 +123,8 @@ def read_generic(scalar: Scalar) -> bool | int | float | str:
     return text
 
 
-def _shown(scalar: Scalar) -> str:
+def shown(scalar: Scalar) -> str:
+    """A scalar as an error message quotes it: its beginning, or the word nothing."""
     if is_nothing(scalar):
         return "nothing"
     text = scalar.text if len(scalar.text) <= 40 else scalar.text[:39] + "…"

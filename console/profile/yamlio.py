@@ -253,14 +253,14 @@ def _read(scalar: Scalar, options: tuple[Any, ...]) -> Any:
             return float(value)
         if str in kinds:
             return scalars.read_text(scalar)
-        raise scalars.Unreadable(f"{_wanted(options)} is expected, not {scalar.text}")
+        raise scalars.Unreadable(f"{_wanted(options)} is expected, not {scalars.shown(scalar)}")
     if kinds:
         readers: dict[type, Callable[[Scalar], Any]] = {
             bool: scalars.read_bool, int: scalars.read_int, float: scalars.read_float, str: scalars.read_text,
         }  # fmt: skip
         return readers[kinds.pop()](scalar)
     if all(_is_collection(option) for option in options if option is not type(None)):
-        raise scalars.Unreadable(f"{_wanted(options)} is expected, not {scalar.text or 'nothing'}")
+        raise scalars.Unreadable(f"{_wanted(options)} is expected, not {scalars.shown(scalar)}")
     return scalars.read_text(scalar)  # an enum, a path, a pattern: pydantic makes it of the text
 
 
@@ -273,9 +273,7 @@ def _read_literal(scalar: Scalar, literals: list[Any]) -> Any:
             return value
     near = nearest(scalar.text, [str(value) for value in literals])
     hint = f"; did you mean {near}?" if near else ""
-    raise scalars.Unreadable(
-        f"one of {', '.join(map(str, literals))} is expected, not {scalar.text or 'nothing'}{hint}"
-    )
+    raise scalars.Unreadable(f"one of {', '.join(map(str, literals))} is expected, not {scalars.shown(scalar)}{hint}")
 
 
 def _is_collection(option: Any) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from console.triage.diagnosis import Diagnosis
     from console.triage.rules import Rules
 
-BLOCK: Final = 1 << 18
+BLOCK: Final = 1 << 19
 HEAD: Final = 256 << 10
 LARGE: Final = 16 << 20
 
@@ -95,15 +95,24 @@ def diagnosis_of(file: str, rules: Rules) -> Diagnosis:
             head = _head(stream)
             if newest_first(head):
                 return read_backwards(head, stream, rules)
-            reader = Reader(rules)
-            reader.feed(head)
-            for block in _blocks(stream):
-                reader.feed(block)
-            return reader.diagnosis()
+            long = len(head) == HEAD and processors() > 1
+            reader = Reader(rules, ahead=long)
+            try:
+                reader.feed(head)
+                for block in _blocks(stream):
+                    reader.feed(block)
+                return reader.diagnosis()
+            finally:
+                reader.close()
     except OSError as error:
         raise UsageError(
             f"{file}: {error.strerror or error}", "name a log file that can be read, or - for stdin"
         ) from error
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check(file: Path) -> int:

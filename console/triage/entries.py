@@ -8,7 +8,7 @@ the trace of a death ("Worker proc died unexpectedly"); `wrapper` follows from a
 what a process says that waits, and counts only where the log moves no further; `stop` says that the end was wanted.
 
 `where` says what such a line is: `exception`, the message of an exception, or a record at ERROR level; `line`, any line;
-`kernel` and `unit`, facts that come from outside the log.
+`kernel` a line of the kernel log, given apart or mixed into this one; `unit` the unit's result.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Failure:
     outside: bool = False
     """Often the echo of something that only the kernel log tells; such facts, when given, come first."""
     inside: frozenset[str] = frozenset()
-    """Functions of which one must stand in the traceback; empty asks for none."""
+    """Functions of which one must stand in the traceback, or `speculative` for any file of speculative decoding; empty asks
+    for none."""
     at: str = ""
     """The stage that such a failure belongs to, when the log has not come so far."""
     repeat: int = 1
@@ -113,6 +114,8 @@ class Stage:
     """Names of functions in a traceback that prove that the failure happened in this stage."""
     hang: str = ""
     """Category of a launch whose log just ends in this stage."""
+    advice: str = ""
+    """What to look at when it does."""
 
 
 @functools.lru_cache(maxsize=4096)

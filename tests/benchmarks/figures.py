@@ -16,6 +16,26 @@ def wall(argv: Sequence[str], **how: object) -> float:
     return time.perf_counter() - began
 
 
+def spent(argv: Sequence[str], **how: object) -> tuple[float, float]:
+    """Wall and processor seconds of a whole process and of what it waited for; raises when it fails."""
+    began = time.perf_counter()
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)  # type: ignore[call-overload]
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, argv)
+    return seconds, usage.ru_utime + usage.ru_stime
+
+
+def in_turn(what: str, ours: Sequence[str], theirs: Sequence[str], runs: int, *, aim: str = "", **how: object) -> None:
+    """Print wall and processor time of two whole processes, run in turn A B A B after one of each."""
+    spent(ours, **how), spent(theirs, **how)
+    one, two = zip(*((spent(ours, **how), spent(theirs, **how)) for _ in range(runs)), strict=True)
+    tell(f"{what}, wall", [a for a, _ in one], [b for b, _ in two], aim=aim)
+    tell(f"{what}, CPU here", [a for _, a in one], [b for _, b in two])
+
+
 def pairs(ours: Callable[[], float], theirs: Callable[[], float], runs: int) -> tuple[list[float], list[float]]:
     """Seconds of both, measured in turn, so that a drift of the machine meets both alike."""
     ours(), theirs()

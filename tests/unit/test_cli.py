@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +14,11 @@ from console import commands
 from console.cli import build_parser, main
 from console.deploy.steps import ORDER, SUMMARIES
 from console.deploy.store import open_store
+from console.errors import Refused
 from console.events import Noted, RunEnded
+from console.node.target import Target
+from console.session import Session, _confirm
+from console.settings import Settings
 from console.verbs import VERBS, verb
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,14 +81,15 @@ def test_keys_are_unique_and_destructive_ones_are_capitals_away_from_movement() 
 
 
 def test_steps_have_summaries() -> None:
-    assert tuple(SUMMARIES) == ORDER
+    assert tuple(SUMMARIES) == (*ORDER, "rollback")
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
         (["--nonsense"], 2, "unrecognized arguments"),
-        (["nonsense"], 2, "invalid choice"),
+        (["redploy"], 2, "there is no 'redploy'; did you mean redeploy?"),
+        (["nonsense"], 2, "there is no 'nonsense'"),
         (["plan"], 2, "no node named"),
         (["--node", "local", "plan"], 2, "no profile named"),
         (["--node", "x y", "--profile", "rehearsal", "plan"], 2, "x y"),
@@ -134,3 +142,25 @@ def test_a_settings_file_with_problems_names_them_all(own_home: Path, capsys: py
     error = capsys.readouterr().err
     assert "settings.yaml:1:1: nod: unknown key; did you mean node" in error
     assert "settings.yaml:3:1: profile: stands twice" in error
+
+
+@pytest.mark.parametrize(
+    ("given", "production", "refused"),
+    [
+        ({"verb": "stop"}, False, True),
+        ({"verb": None, "script": "stop"}, False, True),
+        ({"verb": "stop", "yes": True}, True, False),
+        ({"verb": "stop", "dry_run": True}, True, False),
+        ({"verb": "redeploy"}, False, False),
+        ({"verb": "redeploy"}, True, True),
+        ({"verb": "status"}, True, False),
+    ],
+)
+async def test_what_asks_first_is_refused_where_nobody_can_answer(
+    given: dict[str, Any], production: bool, refused: bool
+) -> None:
+    options = argparse.Namespace(**{"script": None, **given})
+    session = Session(options, Settings(), cast(Any, None))
+    target = Target(name="gpu1", host="gpu1", production=production)
+    with pytest.raises(Refused) if refused else contextlib.nullcontext():
+        await _confirm(session, target)

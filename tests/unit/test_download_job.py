@@ -27,6 +27,8 @@ from tests.unit.fault_hub import FaultHub, fault_hub
 
 REPO = "nvidia/Kimi-K2.5-NVFP4"
 SCRIPT = Path(node_download.__file__)
+HUB_PYTHON = os.environ.get("RELAUNCH_HUB_PYTHON", sys.executable)
+"""Whose huggingface_hub downloads: another one's, to run this file against another release of the hub."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ class Lab:
             "files": self.rows, "workers": 4, "stall_seconds": 30, "token_paths": [], "adopt": [], "job": str(job),
         }  # fmt: skip
         (job / "ask.json").write_text(json.dumps({**ask, **options}))
-        return [sys.executable, "-I", str(SCRIPT), str(job / "ask.json")]
+        return [HUB_PYTHON, "-I", str(SCRIPT), str(job / "ask.json")]
 
     async def run(self, **options: Any) -> tuple[int, list[dict[str, Any]]]:
         """Run the job to its end: exit code, and what it said."""

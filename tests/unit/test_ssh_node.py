@@ -267,14 +267,3 @@ async def test_command_lines_reach_no_log(sshd: Sshd, caplog: pytest.LogCaptureF
         async with connect(sshd.target(), timing=QUICK) as node:
             await node.run(("echo", "sentinel-4711"), input=b"sentinel-4712", timeout=30)
     assert "sentinel" not in caplog.text
-
-
-async def test_the_http_socket_is_private_and_goes_with_its_context(node: SshNode, monkeypatch, tmp_path: Path) -> None:
-    short = tmp_path / "t"
-    short.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(short))
-    monkeypatch.setattr("console.node.ssh._socket_folder", lambda: str(short))
-    async with node.http(1):
-        (made,) = short.iterdir()
-        assert made.stat().st_mode & 0o777 == 0o700
-    assert list(short.iterdir()) == []

@@ -5,6 +5,7 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -80,7 +81,11 @@ def app_lines(processes: Processes) -> Dict[str, Any]:
 
 
 def smi_sample() -> List[Dict[str, Any]]:
-    """One sample by two calls of nvidia-smi."""
+    """One sample by two calls of nvidia-smi, at the same time: each takes a second where the driver is not kept loaded."""
+    found: Dict[str, Any] = {}
+    asking = threading.Thread(target=lambda: found.update(app_lines(Processes())))
+    asking.daemon = True
+    asking.start()
     fields = list(FIELDS)
     answer = smi_once(["--query-gpu=" + ",".join(fields), "--format=csv"])
     refused = refused_field(answer[0], fields) if answer is not None else None
@@ -91,7 +96,8 @@ def smi_sample() -> List[Dict[str, Any]]:
     if answer is None:
         return [{"t": time.time(), "smi": None, "code": 127, "apps": None, "who": {}}]
     line: Dict[str, Any] = {"t": time.time(), "smi": answer[0], "code": answer[1]}
-    line.update(app_lines(Processes()) if answer[1] == 0 else {"apps": None, "who": {}})
+    asking.join()
+    line.update(found if found and answer[1] == 0 else {"apps": None, "who": {}})
     return [line]
 
 

@@ -1,4 +1,4 @@
-"""A log of a gigabyte in the console: first page, full filter, memory; beside `grep -c` and lnav on the same file.
+"""A log of a gigabyte in the console: first page, full filter, memory; beside `grep -c`, lnav and toolong on the same file.
 
     python -m tests.benchmarks.log_view [--size 1G] [--runs 3] [--keep FILE]
 
@@ -251,10 +251,40 @@ def report(path: Path, runs: int) -> None:
         )
     else:
         print("lnav: not installed here, not measured", flush=True)
-    print(
-        "toolong: pinned to textual 0.58, cannot stand beside ours; the study measured 329 MB after its scan",
-        flush=True,
-    )
+    peer = shutil.which("tl")
+    if peer:
+        first, scanned, peak = toolong(peer, path)
+        print(
+            f"toolong: first lines {first * 1000:.0f} ms after its start, all scanned {scanned:.1f} s, {peak:.0f} MB beside the mapped file; ours "
+            f"{whole['first'] * 1000:.0f} ms after opening, all {whole['all']:.1f} s with keys answered meanwhile, {whole['rss']:.0f} MB, ratio "
+            f"{whole['rss'] / peak:.2f} in memory",
+            flush=True,
+        )
+    else:
+        print("toolong: no program tl on PATH (it wants a textual of its own: a venv), not measured", flush=True)
+
+
+def toolong(program: str, path: Path) -> tuple[float, float, float]:
+    """Of `tl FILE` on a terminal: seconds to its first lines, seconds until it rests, MB of memory of its own."""
+    from tests.benchmarks.screens.__main__ import Terminal
+
+    with tempfile.TemporaryDirectory() as home:
+        began = time.perf_counter()
+        terminal = Terminal((program, str(path)), Path(home))
+        try:
+            if not terminal.read(began + 120, b"INFO"):
+                raise SystemExit("toolong showed no line")
+            first = time.perf_counter() - began
+            used, rested = terminal.cpu(), time.perf_counter()
+            while time.perf_counter() - rested < 1.5 and time.perf_counter() - began < 300:
+                terminal.read(time.perf_counter() + 0.25)
+                if (now := terminal.cpu()) - used > 0.05:
+                    used, rested = now, time.perf_counter()
+            status = Path(f"/proc/{terminal.process.pid}/status").read_text()
+            own = int(status.split("RssAnon:")[1].split()[0]) / 1000  # without the file, which it maps
+            return first, rested - began, own
+        finally:
+            terminal.close()
 
 
 def parse_size(text: str) -> int:

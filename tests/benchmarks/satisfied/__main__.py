@@ -1,6 +1,6 @@
 """A redeploy in which all is satisfied, on a real systemd and OpenSSH node, against Ansible and pyinfra with the same checks.
 
-Whole processes, in turn: `relaunch redeploy`, `ansible-playbook` (11 tasks), `pyinfra` (6 operations). Then, on one open
+Whole processes, in turn, wall and CPU: `relaunch redeploy`, `ansible-playbook` (11 tasks), `pyinfra` (6 operations). Then, on one open
 connection: how many commands a satisfied redeploy runs beside the facts script (aim 12 or fewer), and its time in
 multiples of one bare exec. Needs root; Ansible and pyinfra are installed into a virtual environment of their own, kept in
 .pytest_cache.
@@ -23,7 +23,7 @@ from console.deploy.store import open_store
 from console.engine import Engine, RunOptions, agree
 from console.node.base import Argv
 from console.node.ssh import connect
-from tests.benchmarks.figures import pairs, tell, wall
+from tests.benchmarks.figures import in_turn
 from tests.node.gpu_box import GpuBox, furnish, gpu_box
 from tests.node.lab import CACHE, Machine, open_lab
 
@@ -155,10 +155,8 @@ def against_peers(box: GpuBox, home: Path) -> None:
         "--data", f"ssh_known_hosts_file={machine.folder / 'known_hosts'}", "--data", f"unit={unit}", str(HERE / "deploy.py"),
     ]  # fmt: skip
     calm = {"env": os.environ | {"ANSIBLE_NOCOWS": "1"}}
-    one, two = pairs(lambda: wall(playbook, **calm), lambda: wall(ours), RUNS)
-    tell("Ansible, 11 tasks, against relaunch, whole processes", one, two, aim="10 or more")
-    one, two = pairs(lambda: wall(deploy_file), lambda: wall(ours), RUNS)
-    tell("pyinfra, 6 operations, against relaunch, whole processes", one, two, aim="2 or more")
+    in_turn("Ansible, 11 tasks, against relaunch, whole processes", playbook, ours, 3, aim="10 or more", **calm)
+    in_turn("pyinfra, 6 operations, against relaunch, whole processes", deploy_file, ours, 9, aim="2 or more")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Triage against grep, and the live feed: `python -m tests.benchmarks.triage [--size 1G] [--keep]`.
 
-A log of the given size (by default 200 MB; 1G has some 7 million lines) with the cause in its middle is written to a
+A log of the given size (by default 1 GB, 8.8 million lines) with the cause in its middle is written to a
 temporary folder. In one run, alternating, `grep -cE` of a dozen of the catalogue's patterns and `relaunch diagnose` with the whole
-catalogue read it; printed are the best of three, their ratio, and the peak memory of the triage process. Then the live feed:
+catalogue read it; printed are the medians, the median ratio of the pairs, and the peak memory of the triage process. Then the live feed:
 lines in pieces of 64 kB, as a pipe gives them, with `stage` and `failed` asked after every piece; line by line, asked after
 every line; and storms of tracebacks.
 """
@@ -21,6 +21,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.benchmarks.figures import tell
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [
@@ -153,11 +155,9 @@ def against_grep(path: Path, rounds: int) -> None:
         ours.append(timed(relaunch))
     cold = timed(relaunch, {"RELAUNCH_NO_CACHE": "1"})
     inside = json.loads(timed([sys.executable, "-c", MEASURE, str(path)])[2].strip().splitlines()[-1])
-    (grep, grep_wall), (mine, mine_wall) = (
-        (min(one[0] for one in each), min(one[1] for one in each)) for each in (greps, ours)
-    )
-    print(f"  grep -cE of a dozen patterns      {grep:6.2f} s CPU  {grep_wall:6.2f} s wall")
-    print(f"  relaunch diagnose, whole process  {mine:6.2f} s CPU  {mine_wall:6.2f} s wall  = {mine / grep:.2f} × grep")
+    for what, at in (("CPU", 0), ("wall", 1)):
+        mine, grep = [one[at] for one in ours], [one[at] for one in greps]
+        tell(f"  relaunch diagnose against grep -cE of a dozen patterns, {what}", mine, grep, aim="1 or less")
     print(f"    without the cache of patterns   {cold[0]:6.2f} s CPU")
     print(f"    peak RSS {inside['rss'] / 1024:.0f} MiB; start {inside['start']:.2f} s, scan {inside['scan']:.2f} s")
     print(f"    cause in line {inside['cause']}, {inside['category']}, {inside['lines']} lines")
@@ -223,8 +223,8 @@ def storm(copies: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="200M", help="size of the log: 200M, 1G")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", default="1G", help="size of the log: 200M, 1G")
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     size = int(float(args.size.rstrip("KMGkmg")) * UNITS.get(args.size[-1].upper(), 1))
     folder = Path(tempfile.mkdtemp(prefix="relaunch-bench-"))
