@@ -1,6 +1,6 @@
-"""The one-line bar of the log: a filter, a search or a path is typed; what is wrong with it is said beside it.
+"""The one-line bar of the log: a filter, a search, a path or a name is typed; what is wrong with it is said beside it.
 
-Enter takes it, Esc leaves it, Tab completes a preset's name, arrows bring back what was typed before. The bar goes only when
+Enter takes it, F2 takes a filter and asks for a name to save it under, Esc leaves it, Tab completes a preset's name, arrows bring back what was typed before. The bar goes only when
 what was typed can be taken; until then the old filter holds.
 """
 
@@ -19,8 +19,9 @@ from textual.widgets import Input
 from screens.widgets.lines import Pane, line
 
 HINTS = {
-    "filter": "words include, !word excludes, /regex/, @preset; empty shows all",
+    "filter": "words include, !word excludes, /regex/, @preset; empty: all; F2 saves",
     "search": "plain text or /regex/; n next, N previous; empty ends the search",
+    "save": "a name for the present filter: @name loads it, here and in relaunch logs --filter",
     "write": "the shown lines, or the marked ones, go into this file",
 }
 PAST: dict[str, list[str]] = {}
@@ -54,6 +55,7 @@ class FilterBar(ModalScreen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "leave", id="bar.leave"),
         Binding("tab", "complete", "complete", id="bar.complete", show=False, priority=True),
+        Binding("f2", "keep", "save", id="bar.save", show=False, priority=True),
         Binding("up", "recall(1)", "before", id="bar.older", show=False, priority=True),
         Binding("down", "recall(-1)", "next", id="bar.newer", show=False, priority=True),
     ]
@@ -62,6 +64,8 @@ class FilterBar(ModalScreen[str]):
         super().__init__()
         self._kind, self._text, self._check, self._words = kind, text, check, tuple(words)
         self._place = 0
+        self.keep = False
+        """The operator wants the filter saved."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="filter-bar"):
@@ -71,12 +75,21 @@ class FilterBar(ModalScreen[str]):
             yield field
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        text = event.value.strip()
+        self._take()
+
+    def action_keep(self) -> None:
+        self.keep = self._kind == "filter"
+        if self.keep:
+            self._take()
+
+    def _take(self) -> None:
+        text = self.query_one(Input).value.strip()
         wrong = self._check(text)
         if wrong:
             hint = self.query_one(Hint)
             hint.error = wrong
             hint.redraw()
+            self.keep = False
             return
         past = PAST.setdefault(self._kind, [])
         if text and text not in past[:1]:

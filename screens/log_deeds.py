@@ -1,4 +1,4 @@
-"""What a log pane does beside showing: panels of presets, processes, stages and noise; copying, writing, the pager.
+"""What a log pane does beside showing: panels of processes, stages and noise; copying, writing, the pager.
 
 Each takes the pane. What is copied or written is the text as it was written, sanitised, and never a row cut at the screen's
 width. Nothing here blocks: long writes give way between segments, the pager is waited for beside the loop.
@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console.logs.filters import Filter, presets
+from console.logs.filters import Filter
 from console.logs.launches import Launch, Launches, processes
 from console.text import clean, plural, size
 from console.triage.rules import load_rules
 from screens.clipboard import copy, new_path
 from screens.log_panels import Entry, Panel
-from screens.widgets.log_pane import own_presets
+from screens.log_presets import preset_panel, save_preset
 
 if TYPE_CHECKING:
     from screens.widgets.log_pane import LogPane
@@ -31,22 +31,6 @@ PAGER_LIMIT = 64 << 20
 BATCH = 2000
 """Lines written between two turns of the loop."""
 ALL = "\0all"
-
-
-async def preset_panel(pane: LogPane) -> None:
-    """Choose a saved filter."""
-    own = own_presets()
-    found = presets(own)
-    entries = [Entry(ALL, "none", "", "everything but noise")]
-    entries += [
-        Entry(name, name, str(preset) if len(str(preset)) < 40 else "", preset.reason) for name, preset in found.items()
-    ]
-
-    def chosen(key: str | None) -> None:
-        if key is not None:
-            pane.want(Filter() if key == ALL else found[key])
-
-    pane.app.push_screen(Panel(f"Presets; yours go into {own}", entries, "There is no preset."), chosen)
 
 
 async def process_panel(pane: LogPane) -> None:
@@ -285,6 +269,7 @@ async def _write_newest(pane: LogPane, path: Path) -> None:
 DEEDS: dict[str, Callable[[LogPane], Coroutine[Any, Any, None]]] = {
     "why": noise_panel,
     "preset": preset_panel,
+    "save_preset": save_preset,
     "process": process_panel,
     "stage": stage_panel,
     "launch": previous_launch,

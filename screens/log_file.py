@@ -19,6 +19,7 @@ from console.text import clean
 from console.triage import Reader, load_rules
 
 if TYPE_CHECKING:
+    from console.deploy.lock import Owner
     from console.deploy.script import Script
     from console.engine import RunOptions
 
@@ -65,6 +66,9 @@ class FileSource:
     async def look(self) -> None:
         self.log.poll()
 
+    async def unlock(self, owner: Owner) -> bool:
+        raise Unreachable("this is a file, no node", "open `relaunch --node user@host` to work on a node")
+
     async def _read(self) -> None:
         """Feed triage beside the loop, and say what it says at the end; again whenever the file has grown."""
         await asyncio.sleep(FIRST_SECONDS)  # the first page comes first; nothing signals that it stands
@@ -100,13 +104,11 @@ def view_file(path: Path, store: Store, *, ascii_only: bool = False) -> int:
     """`relaunch logs FILE` in a terminal: the viewer alone; an exit code. Must not run inside a loop."""
     from screens.app import ConsoleApp
     from screens.glyphs import choose
+    from screens.session import own_keymap, run_app
 
-    async def run() -> int:
-        source = FileSource(path, store)
-        app = ConsoleApp(source, glyphs=choose(os.environ, ascii_only=ascii_only), first="log")
-        try:
-            return int(await app.run_async(mouse=False) or 0)
-        finally:
-            source.close()
-
-    return asyncio.run(run())
+    source, keymap = FileSource(path, store), own_keymap()
+    app = ConsoleApp(source, glyphs=choose(os.environ, ascii_only=ascii_only), keymap=keymap, first="log")
+    try:
+        return asyncio.run(run_app(app))
+    finally:
+        source.close()

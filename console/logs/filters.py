@@ -15,8 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from console.errors import UsageError
-from console.profile.yamlio import Loc, load
+from console.errors import InvalidFile, UsageError
+from console.profile.yamlio import Loc, decode, read_bounded
 
 Level = Literal["", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("", "warning", "error")
@@ -139,6 +139,11 @@ class _Preset(BaseModel):
 
 def load_presets(path: Path = PRESETS) -> tuple[Filter, ...]:
     """The saved filters of a file, in its order. Raises InvalidFile with every problem."""
+    return parse_presets(read_bounded(path), str(path))
+
+
+def parse_presets(source: str | bytes, file: str) -> tuple[Filter, ...]:
+    """The saved filters that a file's text holds; of one with nothing but comments none. Raises InvalidFile."""
 
     def bad_patterns(data: object) -> Iterator[tuple[Loc, str]]:
         for name, preset in data.items() if isinstance(data, dict) else ():
@@ -149,7 +154,12 @@ def load_presets(path: Path = PRESETS) -> tuple[Filter, ...]:
                     except UsageError as error:
                         yield (name, key, place), error.message
 
-    presets = load(path, dict[str, _Preset], rules=bad_patterns)
+    text = source if isinstance(source, str) else source.decode("utf-8", "replace")
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        return ()
+    presets, problems = decode(source, dict[str, _Preset], file=file, rules=bad_patterns)
+    if problems or presets is None:
+        raise InvalidFile(problems)
     return tuple(Filter(name=name, **preset.model_dump()) for name, preset in presets.items())
 
 

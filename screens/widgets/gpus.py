@@ -2,7 +2,7 @@
 
 Three forms by room: wide rows, compact rows, and one strip for a small screen that shows a cause. Memory is told apart as
 ours (the profile's unit), of other processes, unclaimed (no process of it is told, or not yet), and free. A GPU that is off the median of the others is
-marked: while weights load that is the slow rank.
+marked: while weights load that is the slow rank, and each row says how many shards its rank has read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from textual.strip import Strip
 
 from console.live import Glance
 from console.node.gpudata import Gpu, GpuFinding, GpuSample, blank_gpu
-from console.text import clean
+from console.text import clean, plural
 from screens.source import STALE_SECONDS, Moment
 from screens.widgets.bars import level, number, sparkline, stacked
 from screens.widgets.lines import Pane, Part, fit, line, wrap
+from screens.widgets.shards import Shards, behind, loading, shards_by_rank
 
 GIB = float(2**30)
 WIDE = 74
@@ -42,6 +43,8 @@ class Held:
     loose: float
     who: str
     """Rank of our process, or the unit or owner of the largest other one; empty when there is none."""
+    rank: str = ""
+    """The rank alone: `TP3`."""
 
 
 class Gpus(Pane):
@@ -68,10 +71,20 @@ class Gpus(Pane):
         self._place = 0
         self.strip_form = False
         self._rows = [line("")]
+        self._shards: dict[str, Shards] = {}
 
     def show(self, glance: Glance, moment: Moment) -> None:
         self._glance, self._moment = glance, moment
+        self._shards = shards_by_rank(glance.log.diagnosis, self._held_by_rank()) if self._loading() else {}
         self.redraw()
+
+    def _held_by_rank(self) -> dict[str, float]:
+        """Bytes of our ranks by name; ranks whose process or memory is not told are left out."""
+        found = (self._holders(gpu) for gpu in self._gpus() if gpu.memory_used is not None)
+        return {held.rank: held.ours for held in found if held.rank}
+
+    def _holders(self, gpu: Gpu) -> Held:
+        return holders(gpu, self._glance.profile.service.unit if self._glance.profile else "")
 
     def action_move(self, by: int) -> None:
         self._place = max(0, min(len(self._gpus()) - 1, self._place + by))
@@ -134,8 +147,7 @@ class Gpus(Pane):
         return frozenset(place for place in odd if (used[place] or 0) < middle)
 
     def _loading(self) -> bool:
-        diagnosis = self._glance.log.diagnosis
-        return bool(diagnosis and diagnosis.outcome == "unfinished" and diagnosis.progress)
+        return loading(self._glance.log.diagnosis)
 
     def _row(self, place: int, gpu: Gpu, odd: frozenset[int], width: int) -> Strip:
         glyphs = self.glyphs
@@ -144,7 +156,7 @@ class Gpus(Pane):
         index: Part = (f"{gpu.index:>2} ", "bold red" if gpu.lost else ("reverse bold" if here else "bold"))
         if gpu.lost:
             return line(mark, index, (f"{glyphs.fail} lost: it has fallen off the bus", "bold red"))
-        held = holders(gpu, self._glance.profile.service.unit if self._glance.profile else "")
+        held = self._holders(gpu)
         bands = (
             (held.ours, glyphs.ours, "green"),
             (held.foreign, glyphs.foreign, "yellow"),
@@ -154,8 +166,11 @@ class Gpus(Pane):
         used = number(None if gpu.memory_used is None else gpu.memory_used / GIB, "{:.1f}")
         flag: Part = (glyphs.warn, "bold yellow") if place in odd else " "
         heat, watts, busy = number(gpu.temperature), number(gpu.power), number(gpu.utilisation)
+        shards = str(self._shards.get(held.rank, glyphs.unknown)) if self._shards else ""
         if width < WIDE:
-            rest = f"{used:>5}" + (f"{busy:>4}%" if width >= 30 else "") + (f"{watts:>5}W" if width >= 36 else "")
+            rest = f"{used:>5}" + (f"{busy:>4}%" if width >= 30 else "")
+            # while weights load, how far they are says more than what the GPU draws
+            rest += "" if width < 36 else f"{shards:>8}" if shards else f"{watts:>5}W"
             rest += f"{heat:>4}{glyphs.degree}" if width >= 38 else ""
             who = f" {held.who}" if width >= 47 and held.who else ""
             bar = max(4, min(24, width - 5 - len(rest) - 1 - 7 * (width >= 47)))
@@ -164,9 +179,11 @@ class Gpus(Pane):
         size = f"{used:>5}/{number(None if gpu.memory_total is None else gpu.memory_total / GIB, '{:.1f}')}"
         rest = f" {busy:>4}%{watts:>5}W{heat:>4}{glyphs.degree}"
         bar = max(10, min(30, width - 4 - 11 - 13 - len(rest) - 16))
+        who = f"{held.who} {shards:>7}" if shards and held.who else held.who
+        room = max(0, width - bar - 4 - 1 - len(size) - 1 - 12 - len(rest) - 2)
         return line(
             mark, index, *stacked(glyphs, bands, total, bar), flag, f"{size} ", (history, "cyan"), rest,
-            (f"  {fit(held.who, max(0, width - bar - 4 - 1 - len(size) - 1 - 12 - len(rest) - 2), ellipsis=glyphs.ellipsis).rstrip()}", "dim"),
+            (f"  {fit(who, room, ellipsis=glyphs.ellipsis).rstrip()}", "" if shards else "dim"),
         )  # fmt: skip
 
     def _history(self, place: int, gpu: Gpu, width: int) -> str:
@@ -184,13 +201,7 @@ class Gpus(Pane):
         for place in sorted(odd):
             used = gpus[place].memory_used
             if used is not None and middle is not None:
-                side = "behind" if used < middle else "above"
-                words.append(
-                    (
-                        glyphs.warn,
-                        f"GPU {gpus[place].index} is {side} the others: {used / GIB:.1f} GiB, they hold {middle / GIB:.1f}",
-                    )
-                )
+                words.append((glyphs.warn, self._off_words(gpus[place], used, middle)))
         rows = [
             line(
                 "  ", (f"{sign} {part}" if not place else f"  {part}", "bold red" if sign == glyphs.fail else "yellow")
@@ -202,6 +213,14 @@ class Gpus(Pane):
             rows.append(line("  ", (f"{glyphs.warn} and {len(words) - TROUBLES} more: g shows them", "yellow")))
         return rows
 
+    def _off_words(self, gpu: Gpu, used: float, middle: float) -> str:
+        """`GPU 3 is behind the others by 16 shards: 49.7 GiB, they hold 68.0`."""
+        side = "behind" if used < middle else "above"
+        rank = self._holders(gpu).rank
+        late = behind(self._shards, rank) if used < middle else 0
+        shards = f" by {'' if self._shards[rank].sure else 'some '}{plural(late, 'shard')}" if late else ""
+        return f"GPU {gpu.index} is {side} the others{shards}: {used / GIB:.1f} GiB, they hold {middle / GIB:.1f}"
+
     def _strip(self, gpus: Sequence[Gpu], width: int) -> Strip:
         """`GPUs 0█ 1█ 2▁ …  78.1 GiB each of 95.6`."""
         glyphs = self.glyphs
@@ -210,7 +229,8 @@ class Gpus(Pane):
         for place, gpu in enumerate(gpus):
             sign = glyphs.fail if gpu.lost else level(glyphs, gpu.memory_used, gpu.memory_total)
             look = "bold red" if gpu.lost else ("bold yellow" if place in odd else "green")
-            parts += [(f"{gpu.index}", "dim"), (f"{sign} ", look)]
+            mark = glyphs.warn if place in odd and not gpu.lost else " "
+            parts += [(f"{gpu.index}", "dim"), (f"{sign}{mark}", look)]
         middle = _median([gpu.memory_used for gpu in gpus])
         total = _median([gpu.memory_total for gpu in gpus])
         about = (
@@ -236,7 +256,7 @@ def holders(gpu: Gpu, unit: str) -> Held:
     scale = min(1.0, used / (ours + foreign)) if ours + foreign else 1.0
     mine = [p for p in gpu.processes if p.unit == unit and unit]
     others = sorted((p for p in gpu.processes if p not in mine), key=lambda p: -(p.memory or 0))
-    who = ""
+    who = rank = ""
     if mine:
         rank = next((found.group(1) for p in mine if p.command and (found := _RANK.search(p.command))), "")
         who = rank or "ours"
@@ -246,7 +266,7 @@ def holders(gpu: Gpu, unit: str) -> Held:
         who = f"{who} + {name}" if who else name
     loose = max(0.0, used - (ours + foreign) * scale)
     total = float(gpu.memory_total or 0)
-    return Held(ours * scale, foreign * scale, loose if total and loose > total * 0.02 else 0.0, who)
+    return Held(ours * scale, foreign * scale, loose if total and loose > total * 0.02 else 0.0, who, rank)
 
 
 def odd_ones(used: Sequence[int | None]) -> frozenset[int]:

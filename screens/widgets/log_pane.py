@@ -1,18 +1,17 @@
 """The log: a page over a spool or a file, filtered, followed; searched, marked, copied, written, opened in a pager.
 
 `LogPane(source)` draws the source's spool. Only the rows of the page are ever made; a filter is scanned in slices between
-key presses, newest lines first, and the page is drawn twice a second at most while lines arrive.
+key presses, newest lines first, and the page is drawn twice a second at most while lines arrive. The app's timer calls
+`beat`; lines are no part of a glance, and a file has none.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -26,7 +25,7 @@ from console.logs.launches import Launches
 from console.logs.linefile import LineFile, LogFile
 from console.logs.stamps import newest, since
 from console.logs.view import View
-from console.settings import config_folder
+from console.settings import own_presets
 from console.text import clean, duration
 from console.triage.rules import Rules, load_rules
 from screens.source import STALE_SECONDS, Moment, Source
@@ -119,7 +118,11 @@ class LogPane(Pane):
         self.apply()
         if self.noise is None:
             self.call_after_refresh(self._begin_noise)  # the first page comes first
-        self.set_interval(BEAT_SECONDS, self.beat)
+        self.relaunch.beats.append(self.beat)
+
+    def on_unmount(self) -> None:
+        if self.beat in self.relaunch.beats:
+            self.relaunch.beats.remove(self.beat)
 
     def _begin_noise(self) -> None:
         self.begin("noise", LogPane._learn_noise)
@@ -335,7 +338,14 @@ class LogPane(Pane):
 
         words = [f"@{name}" for name in presets(own_presets())]
         text = " ".join(_typed(self.wanted))
-        self.app.push_screen(FilterBar("filter", text, self.wrong_filter, words), self._filtered)
+        bar = FilterBar("filter", text, self.wrong_filter, words)
+
+        def typed(text: str | None) -> None:
+            self._filtered(text)
+            if bar.keep:
+                self.action_deed("save_preset")
+
+        self.app.push_screen(bar, typed)
 
     def wrong_filter(self, text: str) -> str:
         """What is wrong with a typed filter; empty when nothing is."""
@@ -413,11 +423,6 @@ class LogPane(Pane):
                 self.relaunch.say(f"log: {error}", "error")
 
         self.run_worker(run, group=group, exclusive=True)  # type: ignore[arg-type]
-
-
-def own_presets() -> Path:
-    """The operator's own saved filters, which need not be there."""
-    return config_folder(os.environ) / "filters.yaml"
 
 
 def _for_a_turn(work: Callable[[int], bool]) -> bool:

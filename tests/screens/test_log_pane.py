@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from textual.widgets import Input
 
 from console.live import Glance, LogView
 from console.logs.spool import GAP, Spool
+from console.settings import own_presets
 from console.triage import Reader
 from screens import clipboard, filter_bar
 from screens.app import ConsoleApp
@@ -98,7 +100,13 @@ async def test_the_log_as_it_looks(
     spool.append_lines(LOG)
     app = make_app(glance(LOG), ascii=ascii)
     async with opened(app, size) as (pilot, pane):
-        golden(f"log-{size[0]}x{size[1]}{'-ascii' if ascii else ''}", app)
+        signs = "-ascii" if ascii else ""
+        golden(f"log-{size[0]}x{size[1]}{signs}", app)
+        for name, key in (("presets", "at"), ("filter", "slash")):
+            await pilot.press(key)
+            await settle(pilot)
+            golden(f"log-{name}-{size[0]}x{size[1]}{signs}", app)
+            await pilot.press("escape")
         await pilot.press("w", "k", "k", "k")
         await settle(pilot)
         assert not pane.page.follow
@@ -175,6 +183,44 @@ async def test_process_level_and_preset_are_chosen_from_lists(spool: Spool, make
         assert pane.wanted.name == "trouble"
 
 
+async def test_a_filter_is_saved_listed_loaded_and_deleted_by_key(spool: Spool, make_app: MakeApp) -> None:
+    spool.append_lines(LOG)
+    file = own_presets()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("# mine\n")
+    async with opened(make_app(glance()), (140, 30)) as (pilot, pane):
+        await pilot.press("slash", *"nccl", "f2")
+        await settle(pilot)
+        assert pane.wanted.include == ("nccl",)
+        await pilot.press(*"all of it", "enter")
+        await pilot.pause()
+        assert "letters, digits" in screen_text(pilot.app)
+        pilot.app.screen.query_one(Input).value = "ranks"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert file.read_text() == '# mine\nranks:\n  include: ["nccl"]\n'
+        assert pane.wanted.name == "ranks"
+
+        await pilot.press("x", "at", "j")
+        await settle(pilot)
+        assert re.search(r"ranks +nccl +yours", screen_text(pilot.app))
+        await pilot.press("enter")
+        await settle(pilot)
+        assert pane.wanted.include == ("nccl",)
+
+        await pilot.press("at", "j", "j", "X")  # one of ours
+        await settle(pilot)
+        assert "comes with Relaunch" in screen_text(pilot.app)
+        await pilot.press("at", "j", "X")
+        await settle(pilot)
+        await pilot.press("l", "enter")
+        await settle(pilot)
+        assert file.read_text() == "# mine\n"
+        await pilot.press("x", "at", "s")
+        await settle(pilot)
+        assert "there is no filter to save" in screen_text(pilot.app)
+
+
 async def test_equal_lines_of_ranks_are_one_row_and_tracebacks_fold(spool: Spool, make_app: MakeApp) -> None:
     spool.append_lines(LOG)
     async with opened(make_app(glance()), (120, 40)) as (pilot, pane):
@@ -229,14 +275,14 @@ async def test_every_line_is_met_once_by_paging_down_and_up(spool: Spool, make_a
                 met += [row.split("line ")[1].split(" ")[0] for row in body(pane) if "line " in row]
                 if met[-1] == "299":
                     break
-                await pilot.press("pagedown")
+                pane.action_pages(1)  # what the key does, without a turn of the whole app for each
             assert list(dict.fromkeys(met)) == [str(number) for number in range(300)]
             up: list[str] = []
             for _ in range(400):
                 up += reversed([row.split("line ")[1].split(" ")[0] for row in body(pane) if "line " in row])
                 if up[-1] == "0":
                     break
-                await pilot.press("pageup")
+                pane.action_pages(-1)
             assert list(dict.fromkeys(up)) == [str(number) for number in reversed(range(300))]
 
 
@@ -244,7 +290,7 @@ async def test_a_wrapped_line_longer_than_the_page_is_read_to_its_end(spool: Spo
     words = " ".join(f"word{number}" for number in range(400))
     spool.append_lines(["before", f"long {words}", "after"])
     async with opened(make_app(glance()), (60, 12)) as (pilot, pane):
-        for key in ("j", "pagedown"):
+        for step in (pane.action_by, pane.action_pages):
             await pilot.press("w") if not pane.wrap else None
             await pilot.press("g")
             seen = ""
@@ -252,7 +298,7 @@ async def test_a_wrapped_line_longer_than_the_page_is_read_to_its_end(spool: Spo
                 seen += "".join(row[12:] for row in body(pane))
                 if "after" in seen:
                     break
-                await pilot.press(key)
+                step(1)
             assert "word399" in seen.replace(" ", "")
         await pilot.press("G", "k", "k")
         assert "after" not in pane.text() or "word399" in pane.text()

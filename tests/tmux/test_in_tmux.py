@@ -124,3 +124,12 @@ def test_leaving_in_the_middle_says_what_goes_on(console: Console) -> None:
     assert "What runs on the node goes on" in shown
     pane.keys("Enter")
     assert pane.exit_code() == 0
+
+
+def test_a_link_that_is_cut_is_shown_and_the_console_goes_on_when_it_is_back(console: Console) -> None:
+    pane = console("--rehearse", "--fault", "drop:inspect", width=80, height=24)
+    pane.wait(r"✗ link down: (?!connecting)")
+    pane.wait(r"link \d+ ms")
+    pane.wait(r"0 \S{13} +\d")
+    pane.keys("q")
+    assert pane.exit_code() == 0
