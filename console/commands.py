@@ -18,47 +18,74 @@ from console.deploy.store import RunRow, state_folder
 from console.errors import ExitCode, UsageError
 from console.events import Event, RunEnded, encode
 from console.printing import Printer, glyphs, wants_colour
-from console.session import Session, ask_on_terminal, connected, hub_token
+from console.session import Connected, Session, ask_on_terminal, connected, hub_token
 from console.text import duration, gib, headline, plural
 
 if TYPE_CHECKING:
+    from console.node.facts import Facts
     from console.rehearsal.practice import Practice
 
 Handler: TypeAlias = Callable[[Session], Awaitable[int]]
 
 
-async def run_script(session: Session, name: str, *, dry_run: bool = False) -> int:
+async def run_script(session: Session, name: str, *, dry_run: bool = False, resume: bool = False) -> int:
     """Run a script on the node of the command line; the exit code of its last event."""
     script = load_script(name, sys.stdin.read() if name == "-" else None)
-    # the engine loads while the link comes up: a second run that finds all as wanted is mostly these two
-    loading = asyncio.ensure_future(asyncio.to_thread(import_module, "console.engine"))
-    try:
-        return await _run_script(session, script, loading, dry_run=dry_run)
-    finally:
-        await loading
+    # A run that finds all as wanted is mostly waiting for the node and loading ourselves, so the two go side by side:
+    # the question while the link comes up, the engine while the node answers.
+    async with connected(session, loading="console.deploy.question") as where:
+        asking = asyncio.ensure_future(_first_facts(where))
+        try:
+            await asyncio.to_thread(_load_engine, script)
+            return await _run_script(session, where, script, asking, dry_run=dry_run, resume=resume)
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
 
-async def _run_script(session: Session, script: Script, loading: Awaitable[object], *, dry_run: bool) -> int:
-    async with connected(session) as where:
-        await loading
-        from console.engine import Engine, RunOptions, agree
+async def _first_facts(where: Connected) -> Facts:
+    from console.deploy.question import redeploy_question
+    from console.node.facts import read_facts
 
-        engine = Engine(where.node, where.needed_profile(), session.store)
-        engine.subscribe(_sink(session))
-        end = await engine.run(
-            script,
-            RunOptions(
-                dry_run=dry_run or bool(session.given("dry_run", False)),
-                fix=bool(session.given("fix", False)),
-                rehearsal=where.rehearsal,
-                confirm=agree if session.given("yes", False) else ask_on_terminal,
-                token=hub_token(os.environ),
-                evidence=state_folder() / "evidence",
-                lock_wait=float(session.given("lock_wait", 0.0)),
-                deep=bool(session.given("deep", False)),
-                release=str(session.given("release", None) or ""),
-            ),
-        )
+    return await read_facts(where.node, redeploy_question(where.needed_profile()))
+
+
+def _load_engine(script: Script) -> None:
+    """What the run will want of ours whatever the node answers: code, and the tables that preflight looks into."""
+    from console.checkpoint.kv import load_rules
+    from console.deploy import steps
+    from console.deploy.flags import flag_data
+
+    import_module("console.engine")
+    for name in {*script.names()} & {*steps.ORDER}:
+        steps.step(name)
+    load_rules()
+    flag_data()
+
+
+async def _run_script(
+    session: Session, where: Connected, script: Script, asking: Awaitable[Facts], *, dry_run: bool, resume: bool
+) -> int:
+    from console.engine import Engine, RunOptions, agree
+
+    engine = Engine(where.node, where.needed_profile(), session.store)
+    engine.subscribe(_sink(session))
+    end = await engine.run(
+        script,
+        RunOptions(
+            dry_run=dry_run or bool(session.given("dry_run", False)),
+            fix=bool(session.given("fix", False)),
+            resume=resume,
+            rehearsal=where.rehearsal,
+            confirm=agree if session.given("yes", False) else ask_on_terminal,
+            token=hub_token(os.environ),
+            evidence=state_folder() / "evidence",
+            lock_wait=float(session.given("lock_wait", 0.0)),
+            deep=bool(session.given("deep", False)),
+            facts=asking,
+            release=str(session.given("release", None) or ""),
+        ),
+    )
     return end.code
 
 
@@ -89,19 +116,31 @@ async def plan(session: Session) -> int:
 
 
 async def resume(session: Session) -> int:
-    """Run the script of the last unfinished run of this node again; every step looks at the node first."""
+    """Run the script of the last unfinished run of this node again; every step looks at the node first. With --fix also
+    after a run that ended: when its failure has a known remedy, launch with it."""
+    from console.deploy import deadman
+    from console.deploy.remedy import last_launch
     from console.deploy.resume import unfinished
     from console.engine import Engine
 
     async with connected(session) as where:
-        name = where.node.name
-        facts = await Engine(where.node, where.needed_profile(), session.store).facts()
+        name, profile = where.node.name, where.needed_profile()
+        facts = await Engine(where.node, profile, session.store).facts()
     found = unfinished(session.store, name, facts)
     if found is None:
+        last = last_launch(session.store, name, profile.name)
+        if last is not None and last.found is not None:
+            known = f"run {last.run} failed, and its remedy is known: {last.found.text}"
+            if session.given("fix", False):
+                sys.stderr.write(f"mending: {known}\n")
+                return await run_script(session, "redeploy")
+            session.tell(f"{known}; --fix launches with it")
         session.tell(f"no unfinished run of {name}: nothing to resume")
+        if told := deadman.sentence(facts):
+            session.tell(f"! {told}")
         return ExitCode.DONE
     sys.stderr.write(f"resuming: {found.text}\n")
-    return await run_script(session, found.script)
+    return await run_script(session, found.script, resume=True)
 
 
 async def status(session: Session) -> int:
@@ -179,10 +218,11 @@ async def logs(session: Session) -> int:
     from console.logs.harmless import harmless
     from console.logs.view import keeper
     from console.node import journal
+    from console.settings import own_presets
     from console.triage import load_rules
 
     wanted = session.given("filter")
-    shown = keeper(understood(wanted), harmless(load_rules())) if wanted else lambda line: True
+    shown = keeper(understood(wanted, own=own_presets()), harmless(load_rules())) if wanted else lambda line: True
     if session.given("file"):
         return await asyncio.to_thread(_tell_file, session, Path(session.given("file")), shown)
     async with connected(session) as where:
@@ -210,16 +250,18 @@ def _tell_file(session: Session, path: Path, shown: Callable[[str], bool]) -> in
 
 async def unlock(session: Session) -> int:
     """Show whose the lock is, ask, remove it."""
+    from console.deploy import deadman
     from console.deploy.lock import break_lock, holder
     from console.engine import Engine
 
     async with connected(session) as where:
         facts = await Engine(where.node, where.needed_profile(), session.store).facts()
         owner = holder(facts)
+        session.tell(f"{where.node.name} is not locked" if owner is None else f"locked by {owner}")
+        if switch := deadman.sentence(facts):
+            session.tell(f"! {switch}")  # a lock that goes takes no switch with it
         if owner is None:
-            session.tell(f"{where.node.name} is not locked")
             return ExitCode.DONE
-        session.tell(f"locked by {owner}")
         if not (session.given("yes", False) or await ask_on_terminal("Remove this lock?", "unlock")):
             session.tell("left as it is")
             return ExitCode.LOCKED

@@ -19,11 +19,12 @@ from console import state
 from console.checkpoint.kv import user_rules
 from console.deploy import deadman, runlog
 from console.deploy.audit import Audited
-from console.deploy.fix import fix_for
-from console.deploy.lock import Owner, held
+from console.deploy.fix import ProfileEdit, edits_again, fix_for
+from console.deploy.lock import Owner, held, holder
 from console.deploy.question import redeploy_question
 from console.deploy.ready import probe_serving
 from console.deploy.release import already_serving, serves_again
+from console.deploy.remedy import last_launch
 from console.deploy.rollback import served_before
 from console.deploy.run import Emitter, Walk, ending, keep_found
 from console.deploy.script import Script
@@ -42,6 +43,8 @@ from console.text import Secret, duration
 FIXES = 3
 """Remedies that one run applies by itself before it gives up."""
 
+MENDED = frozenset({"patch", "unit", "launch"})
+"""A script with one of these asks what the last launch of this node and profile was mended with."""
 DOWNTIME = frozenset({"stop", "launch", "keep", "rollback"})
 """A script with one of these may go on with the downtime of an unfinished run."""
 
@@ -64,6 +67,10 @@ class RunOptions:
 
     dry_run: bool = False
     fix: bool = False
+    """Apply known remedies: at once what the last launch of this node and profile was mended with or died without, and
+    what a failure in this run asks for."""
+    resume: bool = False
+    """Take up the last launch with the remedies that it had applied."""
     rehearsal: bool = False
     confirm: Confirm = decline
     token: Secret = field(default_factory=lambda: Secret(""))
@@ -73,6 +80,8 @@ class RunOptions:
     """Seconds to wait for someone else's lock."""
     deep: bool = False
     """Hash every file of the model again, whatever is remembered of it."""
+    facts: Awaitable[Facts] | None = None
+    """The answer to `redeploy_question` of this profile, where it was asked already; for one run."""
     release: str = ""
     """Number of the release that the verb `rollback` goes to; empty for the one before."""
 
@@ -102,6 +111,7 @@ class Engine:
         passes through, after the run has been closed as interrupted."""
         began = time.time()
         clock = time.monotonic()
+        written = self.profile
         self._armed = None
         run = self.store.begin(
             script.name,
@@ -130,6 +140,7 @@ class Engine:
             downtime=self.snapshot.downtime_seconds,
         )
         emit(end)
+        self.profile = written  # a remedy is this run's own; the next one asks the history for it
         if isinstance(error, asyncio.CancelledError):
             raise error
         if error is not None and not isinstance(error, RelaunchError) and os.environ.get("RELAUNCH_DEBUG"):
@@ -138,15 +149,18 @@ class Engine:
 
     async def _run(self, run: str, script: Script, options: RunOptions, emit: Emitter) -> tuple[str, ...]:
         ctx = await self._context(run, options, emit)
+        if MENDED & set(script.names()):
+            await self._mended_before(ctx, options)
         walk = Walk(
             ctx, scripted_steps(script, lambda: self.snapshot), serves_again, lambda ctx: bool(served_before(ctx))
         )
-        if options.fix:
-            walk.remedy = self._apply_fix
-        if "launch" in script.names() and already_serving(ctx):
-            await probe_serving(ctx)  # systemd calls a wedged server active; only an answer says that it serves
+        walk.remedy = lambda ctx, error: self._remedy(ctx, apply=options.fix)
+        # systemd calls a wedged server active; only an answer says that it serves
+        serves = "launch" in script.names() and already_serving(ctx) and await probe_serving(ctx, facts=ctx.facts)
         if options.dry_run or self.node.read_only:
             return await walk.plan()
+        if serves and holder(ctx.facts) is None and deadman.plan_of(ctx.facts) is None and await walk.satisfied():
+            return ()  # who changes nothing needs no lock
         owner = Owner.here(run=run, verb=script.name, who=getpass.getuser(), where=socket.gethostname())
         async with held(self.node, ctx.facts, owner, wait=options.lock_wait, emit=emit) as lock:
             if lock.broke is not None or options.lock_wait:
@@ -167,7 +181,7 @@ class Engine:
         ctx = Context(
             node=self.node,
             profile=self.profile,
-            facts=await self.facts(),
+            facts=await (options.facts or self.facts()),
             emit=emit,
             confirm=options.confirm,
             refresh=self.facts,
@@ -192,22 +206,45 @@ class Engine:
             emit(Noted(time=time.time(), text=told))
         return ctx
 
-    async def _apply_fix(self, ctx: Context, error: RelaunchError) -> bool:
-        """Change the profile by the remedy that triage named, once per remedy, and say what was changed."""
+    async def _mended_before(self, ctx: Context, options: RunOptions) -> None:
+        """Begin with the remedies of the last launch, where they were asked for; else say what the profile lacks."""
+        last = last_launch(self.store, self.node.name, ctx.profile.name, before=ctx.run)
+        if last is None:
+            return
+        edits = edits_again(ctx.profile, last.remedies(found=options.fix))
+        if not options.fix and not options.resume:
+            if edits and last.good:
+                text = f"run {last.run} came up with a remedy that the profile lacks ({edits[0].text})"
+                ctx.emit(Noted(time=time.time(), text=f"{text}; --fix takes it again, a line in the profile keeps it"))
+            return
+        for edit in edits:
+            self._take(ctx, edit)
+        if edits:
+            await ctx.refresh()
+
+    async def _remedy(self, ctx: Context, *, apply: bool) -> bool:
+        """Tell the remedy that triage named, once per remedy; with `apply`, True when the profile was changed by it."""
         diagnosis = ctx.found.get("diagnosis")
         tried: set[str] = ctx.found.setdefault("fixes", set())
-        if diagnosis is None or len(tried) >= FIXES:
+        if diagnosis is None:
             return False
-        patched = bool(getattr(ctx.found.get("patch"), "overlay", ""))
-        edit = fix_for(ctx.profile, diagnosis, patched=patched)
+        patched = bool(getattr(ctx.found.get("patch"), "rewritten", None))
+        edit = fix_for(ctx.profile, diagnosis.fix, patched=patched)
         if edit is None or edit.name in tried:
             return False
-        tried.add(edit.name)
-        ctx.emit(edit.event(time.time()))
-        self.profile = ctx.profile = edit.profile
+        if not apply or len(tried) >= FIXES:
+            ctx.emit(edit.event(time.time(), applied=False))
+            return False
+        self._take(ctx, edit)
         keep_found(ctx)
         await ctx.refresh()
         return True
+
+    def _take(self, ctx: Context, edit: ProfileEdit) -> None:
+        """Go on with the profile as `edit` has it."""
+        ctx.found.setdefault("fixes", set()).add(edit.name)
+        ctx.emit(edit.event(time.time(), applied=True))
+        self.profile = ctx.profile = edit.profile
 
     def _compared(self, run: str) -> str:
         """The downtime of this run beside the last one, for its last sentence; empty when there was none."""

@@ -8,6 +8,7 @@ is the inverse of `encode`. Text that came from a node is cleaned and redacted b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -120,6 +121,19 @@ class CauseFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy(Event):
+    """A known remedy of a failed launch as a change of the profile, `diff`. `applied`: this run goes on with it, at its
+    start or after the failure; else it was found, and waits for somebody to ask for it."""
+
+    kind: ClassVar[str] = "remedy"
+    step: str
+    name: str
+    text: str
+    diff: str
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Event):
     """One load point: milliseconds and tokens per second; None where the tool did not report it."""
 
@@ -174,8 +188,8 @@ class RunEnded(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, StepChanged, Progressed, Found, Changed, Downtime, StageReached, CauseFound, Measured, Compared, Noted,
-        RunEnded,
+        RunStarted, StepChanged, Progressed, Found, Changed, Downtime, StageReached, CauseFound, Remedy, Measured, Compared,
+        Noted, RunEnded,
     )
 }  # fmt: skip
 
@@ -187,13 +201,18 @@ def encode(event: Event) -> dict[str, Any]:
     return {"event": event.kind, "time": time, **fields}
 
 
+@functools.cache
+def _hints(kind: str) -> dict[str, Any]:
+    return typing.get_type_hints(KINDS[kind])
+
+
 def decode(data: dict[str, Any]) -> Event:
     """The event that `encode` made `data` of. Unknown fields of a newer version are dropped; an unknown kind raises
     ValueError."""
     cls = KINDS.get(str(data.get("event")))
     if cls is None:
         raise ValueError(f"unknown event {data.get('event')!r}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls.kind)
     values = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
     for name, value in values.items():
         if isinstance(value, list) and typing.get_origin(hints[name]) is tuple:

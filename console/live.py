@@ -2,7 +2,8 @@
 
 A screen holds one `Live`, reads `glance()` on a timer and never waits for it; nothing in a glance changes after it was
 made. The tasks here outlive any widget: they end with `close()`, and what runs on the node goes on. A part that fails
-says so in the glance and is tried again; the others go on.
+says so in the glance and is tried again; the others go on. Every screen imports the words of a glance from here, before its
+first frame: what reads a node is imported when one is read.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ from console.deploy.store import Store
 from console.errors import CommandFailed, RelaunchError, Unreachable
 from console.events import RunEnded
 from console.logs.spool import Spool
-from console.node import journal
 from console.node.base import LinkState, Node
-from console.node.facts import Facts
-from console.node.gpu import GpuSample, watch_gpus
+from console.seen import seen_of
 from console.state import Snapshot
 from console.text import clean
-from console.triage import Diagnosis, Reader, Rules
-from console.triage.prefix import parse
 
 if TYPE_CHECKING:
     from console.deploy.lock import Owner
     from console.deploy.release import Release
     from console.deploy.script import Script
     from console.engine import Engine, RunOptions
+    from console.node.facts import Facts
+    from console.node.gpudata import GpuSample
     from console.profile.model import Profile
+    from console.triage import Diagnosis, Rules
 
 HISTORY = 120
 """GPU samples kept for sparklines."""
@@ -114,6 +114,8 @@ class Live:
         rehearsal: bool = False,
         name: str = "",
     ) -> None:
+        from console.triage import Reader
+
         self._opener = opener
         self.store = store
         self._rules = rules
@@ -199,8 +201,25 @@ class Live:
             from console.deploy.lock import holder
             from console.deploy.release import last_good
 
+            going = self._run is not None and not self._run.done()
             facts = await self._engine.facts()
-            self._set(facts=facts, facts_seen=time.monotonic(), good=last_good(facts), lock=holder(facts))
+            lock = holder(facts)
+            if going and lock is not None and (lock.pid, lock.run) == (os.getpid(), self._engine.snapshot.run):
+                lock = None  # that of the run in hand, which may be over by the time it is shown
+            self._set(facts=facts, facts_seen=time.monotonic(), good=last_good(facts), lock=lock)
+            self.store.note_seen(
+                self._glance.node, seen_of(self._glance, time.time()), rehearsal=self._glance.rehearsal
+            )
+
+    async def unlock(self, owner: Owner) -> bool:
+        """Remove the lock of `owner`; False when it had changed hands. Raises RelaunchError."""
+        if self._engine is None or self._node is None:
+            raise Unreachable(f"{self._glance.node or 'the node'} is not reached", "the link line says why")
+        from console.deploy.lock import break_lock
+
+        gone = await break_lock(self._node, await self._engine.facts(), owner)
+        await self.look()
+        return gone
 
     async def _keep(self) -> None:
         """Connect, watch, and begin again when either ends."""
@@ -264,12 +283,17 @@ class Live:
             await asyncio.wait_for(self._stir.wait(), FACTS_SECONDS)
 
     async def _gpus(self, node: Node) -> None:
+        from console.node.gpu import watch_gpus
+
         async with watch_gpus(node) as samples:
             async for sample in samples:
                 self._used.append(tuple(gpu.memory_used for gpu in sample.gpus))
                 self._set(gpus=GpuView(sample, time.monotonic(), tuple(self._used)))
 
     async def _log(self, node: Node) -> None:
+        from console.node import journal
+        from console.triage import Reader
+
         unit = self._profile.service.unit
         if self._cursor is None:
             opened = journal.read(node, unit, lines=BACKLOG, follow=True)
@@ -311,6 +335,8 @@ class Live:
 def as_shown(message: str) -> list[str]:
     """The lines of a journal entry as a terminal would leave them: after a CR the rest overwrites what stood before it,
     but for the prefix that names the process, which vLLM up to 0.2x writes once in front of a progress bar."""
+    from console.triage.prefix import parse
+
     lines = []
     for line in message.split("\n"):
         parts = line.rstrip("\r").split("\r")

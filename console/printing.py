@@ -21,6 +21,7 @@ from console.events import (
     Measured,
     Noted,
     Progressed,
+    Remedy,
     RunEnded,
     RunStarted,
     StageReached,
@@ -96,6 +97,9 @@ class Printer:
                 self._line(f"  {self._signs['warn']} {event.text}")
             case CauseFound():
                 self._cause(event)
+            case Remedy():
+                said = "fix    applied" if event.applied else "fix    --fix applies it"
+                self._block(f"    {said}: {event.text}", moved_lines(event.diff))
             case RunEnded():
                 self._ended(event)
 
@@ -151,8 +155,6 @@ class Printer:
             self._line(f"    why    {event.meaning}")
         if event.remedy:
             self._line(f"    do     {event.remedy}")
-        if event.fix:
-            self._line(f"    fix    --fix applies it: {event.fix}")
 
     def _ended(self, event: RunEnded) -> None:
         sign = self._sign("ok" if event.code == 0 else "fail")
@@ -204,6 +206,13 @@ def progress(event: Progressed, signs: Mapping[str, str]) -> str:
     if event.eta is not None:
         parts.append(f"eta {duration(event.eta)}")
     return "  ".join([*parts, event.text])
+
+
+def moved_lines(diff: str) -> str:
+    """The lines of a unified diff that come and go, without its headers and what stays."""
+    return "\n".join(
+        line for line in diff.splitlines() if line[:1] in ("+", "-") and not line.startswith(("+++", "---"))
+    )
 
 
 def measured(event: Measured) -> str:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from console.events import (
     CauseFound,
     Changed,
+    Compared,
     Downtime,
     Event,
     Found,
     Measured,
     Noted,
     Progressed,
+    Remedy,
     RunEnded,
     RunStarted,
     StageReached,
@@ -60,13 +62,22 @@ class Snapshot:
     downtime_since: float | None = None
     downtime_seconds: float | None = None
     cause: CauseFound | None = None
+    remedies: tuple[Remedy, ...] = ()
+    """Those that were applied, in order, and the one that was found last and was not."""
     measured: tuple[Measured, ...] = ()
+    compared: tuple[Compared, ...] = ()
+    """Forecasts beside what the started server's log said; each figure once, the newest."""
     notes: tuple[str, ...] = ()
     ended: RunEnded | None = None
 
     def step(self, name: str) -> StepView | None:
         """The step called `name`, or None when this run has no such step."""
         return next((step for step in self.steps if step.name == name), None)
+
+    @property
+    def proposed(self) -> Remedy | None:
+        """The remedy that this run found and did not apply; None when there is none."""
+        return next((remedy for remedy in self.remedies if not remedy.applied), None)
 
 
 def apply(snapshot: Snapshot, event: Event) -> Snapshot:
@@ -116,8 +127,14 @@ def _fold(now: Snapshot, event: Event) -> Snapshot:
         case CauseFound():
             # The first cause stands; a later one is a consequence unless the run was relaunched.
             return now if now.cause is not None and now.cause.step == event.step else replace(now, cause=event)
+        case Remedy():
+            kept = tuple(remedy for remedy in now.remedies if remedy.applied)
+            return replace(now, remedies=(*kept, event))
         case Measured():
             return replace(now, measured=(*now.measured, event))
+        case Compared():
+            others = tuple(other for other in now.compared if other.what != event.what)
+            return replace(now, compared=(*others, event))
         case Noted():
             return replace(now, notes=(*now.notes, event.text))
         case RunEnded():

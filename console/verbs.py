@@ -31,6 +31,8 @@ class Verb:
     needs: Literal["", "node", "node+profile"] = ""
     mutates: bool = False
     destructive: bool = False
+    asks: bool = False
+    """Asked about on a terminal whatever the node is; a destructive verb else only where the node is marked production."""
     script: str = ""
     args: tuple[Arg, ...] = ()
 
@@ -67,6 +69,8 @@ VERBS: tuple[Verb, ...] = (
     Verb("resume", "take up the last unfinished run of this node", "", "node+profile", True),
     Verb("rollback", "back to the release before, or to the one named", "B", "node+profile", True, True, script="rollback",
          args=(_optional("release", "release number; the one before when absent", "RELEASE", default=""),)),
+    Verb("stop", "end what serves, and prove that it is gone; nothing serves afterwards", "X", "node+profile", True, True,
+         asks=True, script="stop"),
     Verb("bench", "measure what serves now, against the profile's gates", "t", "node+profile", True, script="bench"),
     Verb("status", "what the node is, what serves there, and since when", "s", "node+profile"),
     Verb("gpus", "memory, utilisation, power, temperature and processes of each GPU", "g", "node",

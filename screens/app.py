@@ -41,7 +41,7 @@ from console.errors import ExitCode, RelaunchError
 from console.live import Glance
 from console.text import clean
 from console.verbs import verb
-from screens.deeds import Deed, Deeds
+from screens.deeds import Deed, Deeds, up_units
 from screens.glyphs import UNICODE, Glyphs
 from screens.source import Moment, Source
 from screens.status import MESSAGE_SECONDS, KeyLine
@@ -86,7 +86,8 @@ class ConsoleApp(App[int]):
     TITLE = "Relaunch"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("colon", "command", "command", id="command"),
+        # done by the app itself, before the keys that follow in the same burst are handed to anyone
+        Binding("colon", "command", "command", id="command", priority=True),
         Binding("question_mark", "open('help')", "help", id="help"),
         Binding("ctrl+c", "leave", "detach", id="quit-now", show=False),
     ]
@@ -122,6 +123,9 @@ class ConsoleApp(App[int]):
         self._renewed: float | None = None
         self._chosen_keys = dict(keymap or {})
         self._seen: tuple[int, int, int] | None = None
+        self.beats: list[Callable[[], None]] = []
+        """Called at every second turn of the timer, by panes whose lines come past the glance: logs."""
+        self._turns = 0
         self._down_since: float | None = None
         self._message: tuple[str, str, float] | None = None
         self._live: Live | None = None
@@ -134,7 +138,14 @@ class ConsoleApp(App[int]):
         if self._chosen_keys:
             self.set_keymap(self._chosen_keys)
         await self.push_screen(self._made(self._first))
-        self.set_interval(TICK_SECONDS, self.tick)
+        self.set_interval(TICK_SECONDS, self._turn)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        if not self._turns % 2:
+            for beat in tuple(self.beats):
+                beat()
+        self.tick()
 
     def tick(self, *, again: bool = False) -> None:
         """Hand what is known to the screen on top, when it moved or a second went by."""
@@ -321,19 +332,25 @@ class ConsoleApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that would do nothing now are not named and do nothing."""
+        if action == "command":
+            # a line that is typed into is known by its cursor: importing Input would cost the first frame
+            return not isinstance(self.screen, ModalScreen) and not hasattr(self.focused, "cursor_position")
         if action == "fix":
             return self.fixable and not self.read_only
         if action == "verb" and parameters and verb(str(parameters[0])).destructive:
             glance = self.source.glance()
-            known = parameters[0] != "rollback" or glance.good is not None or failed(glance)
+            known = {
+                "rollback": glance.good is not None or failed(glance),
+                "stop": bool(up_units(glance)),
+            }.get(str(parameters[0]), True)
             return known and not glance.running and not self.read_only
         return True
 
     @property
     def fixable(self) -> bool:
-        """The last run failed, and triage named a remedy that can be applied from here."""
+        """The last run failed, and found a remedy that can be applied from here."""
         glance = self.source.glance()
-        return failed(glance) and glance.run.cause is not None and bool(glance.run.cause.fix)
+        return failed(glance) and glance.run.proposed is not None
 
     def action_open(self, name: str) -> None:
         self.open(name)
@@ -357,8 +374,13 @@ class ConsoleApp(App[int]):
             self.do(Deed(name))
 
     def action_fix(self) -> None:
-        """Apply the known remedy of a failed launch, and launch again."""
-        self.do(Deed("redeploy", fix=True))
+        """Apply the known remedy of the last failed launch, and launch with it."""
+        from screens.deeds import remedies
+
+        if remedies(self):
+            self.do(Deed("redeploy", fix=True))
+        else:
+            self.say("no known remedy of a failed launch fits the profile as it is now", "warning")
 
     def do(self, deed: Deed) -> None:
         """Run a script on the node, after the questions that it needs. Recorded for `:save`."""

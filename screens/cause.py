@@ -15,9 +15,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
-from console.deploy.fix import ProfileEdit, fix_for
 from console.live import Glance
 from console.logs.linefile import LineFile
+from console.printing import moved_lines
 from console.text import clean, plural
 from console.triage.page import fix_words
 from screens.base import ConsoleScreen
@@ -41,7 +41,6 @@ class CauseDetail(Pager):
         self._spool = spool
         self._seen: tuple[object, ...] | None = None
         self._account: Account | None = None
-        self._edit: ProfileEdit | None = None
         self._folder: Path | None = None
         self.spool_line: int | None = None
         """Where the cause's line begins in the spool, in bytes; None when it is not found there."""
@@ -49,7 +48,7 @@ class CauseDetail(Pager):
 
     def show(self, glance: Glance, moment: Moment) -> None:
         self._glance, self._moment = glance, moment
-        mark = (glance.run.cause, glance.run.ended, glance.running, glance.log.diagnosis)
+        mark = (glance.run.cause, glance.run.proposed, glance.run.ended, glance.running, glance.log.diagnosis)
         if mark != self._seen:
             self._seen = mark
             self._look()
@@ -62,14 +61,6 @@ class CauseDetail(Pager):
             around, at = neighbours(self._folder / "journal.log", found.line)
             found = replace(found, around=around, at=at)
         self._account = found
-        diagnosis = self._glance.log.diagnosis
-        usable = (
-            diagnosis is not None
-            and self._glance.profile is not None
-            and found is not None
-            and diagnosis.fix == found.fix
-        )
-        self._edit = fix_for(self._glance.profile, diagnosis) if usable else None  # type: ignore[arg-type]
         self._find("" if found is None else found.text)
         if found is not None and not found.around and self.spool_line is not None:
             around, at = lines_around(self._spool, self.spool_line)
@@ -186,19 +177,13 @@ class CauseDetail(Pager):
         return [line(""), *labelled("around", rows)]
 
     def _fix(self, found: Account, width: int) -> list[Strip]:
-        if not found.fix:
-            return []
+        remedy = self._glance.run.proposed
+        if remedy is None:
+            return section("fix", f"a redeploy with --fix can {fix_words(found.fix)}", width) if found.fix else []
         key = self.relaunch.key_of("fix")
-        words = self._edit.text if self._edit is not None else fix_words(found.fix)
-        said = wrap(f"{clean(words)}, and launch again", max(8, width - LABEL - 1 - len(key)))
+        said = wrap(f"{clean(remedy.text)}, and launch again", max(8, width - LABEL - 1 - len(key)))
         rows = [line((key if not place else " " * len(key), "bold red"), f" {part}") for place, part in enumerate(said)]
-        if self._edit is not None:
-            rows += [
-                row
-                for row in diff_rows(self._edit.diff, width)
-                if row.text[:1] in "+-" and row.text[:3] not in ("---", "+++")
-            ]
-        return labelled("fix", rows)
+        return labelled("fix", [*rows, *diff_rows(moved_lines(remedy.diff), width)])
 
     def _rest(self, found: Account, width: int) -> list[Strip]:
         rows: list[Strip] = []

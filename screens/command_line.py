@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -21,7 +22,7 @@ from console.deploy.steps import ORDER, SUMMARIES
 from console.errors import RelaunchError
 from console.text import clean
 from console.verbs import VERBS
-from screens.deeds import Deed, save
+from screens.deeds import Deed, remedies, save
 from screens.widgets.lines import Note, Pane, Part, line
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ ALIASES = {
 }
 _OWN = {
     "nodes": "all known nodes",
-    "fix": "apply the known remedy of the failure, and launch again",
+    "fix": "apply the known remedy of the last failed launch, and launch with it",
     "interrupt": "stop walking; what runs on the node goes on",
     "save": "NAME: write what was done by keys as a script that does the same",
     "help": "keys and commands",
@@ -48,7 +49,7 @@ _OWN = {
     "look": "read the node's facts again",
     "q": "leave the console; what runs on the node goes on",
 }
-_HEADLESS = frozenset({"audit", "catalogue", "fit", "patch", "profile", "rehearsal", "report"})
+_HEADLESS = frozenset({"audit", "catalogue", "fit", "patch", "profile", "rehearsal"})
 """Verbs that need a command line of their own; the console says how to say them."""
 
 
@@ -57,7 +58,7 @@ def commands() -> dict[str, str]:
     words = dict(_OWN)
     words |= {verb.name: verb.help for verb in VERBS if verb.name not in _HEADLESS}
     words |= {f"run {name}": "this script" for name in shipped()}
-    words |= {f"run {name}": f"this step alone: {SUMMARIES[name]}" for name in ORDER}
+    words |= {f"run {name}": f"this step alone: {SUMMARIES[name]}" for name in ORDER if name not in shipped()}
     return dict(sorted(words.items()))
 
 
@@ -116,13 +117,25 @@ class CommandLine(ModalScreen[str]):
                 yield Note([line((":", "bold cyan"))], id="command-sign")
                 yield Input(id="command-line", compact=True)
 
+    def on_key(self, event: events.Key) -> None:
+        """Keys that come before the line has the focus, as in a burst over a slow link, are not lost."""
+        if self.focused is None and event.is_printable and event.character:
+            event.stop()
+            self.query_one(Input).insert_text_at_cursor(event.character)
+        elif self.focused is None and event.key == "enter":
+            event.stop()
+            self._submit(self.query_one(Input).value)
+
     def on_input_changed(self, event: Input.Changed) -> None:
         pane = self.query_one(Matches)
         pane.found, pane.place = matches(event.value), 0
         pane.redraw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        text = event.value.strip()
+        self._submit(event.value)
+
+    def _submit(self, typed: str) -> None:
+        text = typed.strip()
         pane = self.query_one(Matches)
         if (text and pane.found and pane.place) or (not text and pane.place):
             text = pane.found[pane.place][0]
@@ -164,6 +177,7 @@ def _meant(word: str) -> str:
 
 def _do(app: ConsoleApp, name: str, rest: str, *, replace: bool) -> None:
     from screens.app import VERB_SCREENS
+    from screens.errands import report, unlock
 
     if name == "q":
         app.action_leave()
@@ -184,12 +198,18 @@ def _do(app: ConsoleApp, name: str, rest: str, *, replace: bool) -> None:
             app.say(f"saved as {save(app, rest, replace=replace)}")
     elif name == "run" and rest:
         app.do(Deed(rest))
-    elif name == "show" and rest:
-        app.open("replay", run=rest)
+    elif name == "show":
+        app.open("replay", run=rest) if rest else app.open("replay")
+    elif name == "report":
+        app.later(report(app, rest))
+    elif name == "unlock":
+        app.later(unlock(app))
     elif name in VERB_SCREENS:
         app.open(VERB_SCREENS[name])
     elif name == "resume":
-        app.do(Deed(_unfinished(app)))
+        app.do(Deed(_unfinished(app), resume=True))
+    elif name == "rollback":
+        app.do(Deed(name, release=rest))
     elif any(verb.name == name and verb.script for verb in VERBS):
         app.do(Deed(name))
     elif any(verb.name == name for verb in VERBS):
@@ -216,4 +236,5 @@ def _unfinished(app: ConsoleApp) -> str:
     found = unfinished(app.source.store, node, glance.facts)
     if found is not None:
         return found.script
-    raise UsageError(f"no unfinished run of {node or 'this node'}: nothing to resume", "D redeploys")
+    more = ":fix launches with the known remedy of the last failure" if remedies(app) else "D redeploys"
+    raise UsageError(f"no unfinished run of {node or 'this node'}: nothing to resume", more)

@@ -18,10 +18,14 @@ from textual.widgets import Input
 
 from console.live import Glance
 from console.node.prompts import UnknownHost
+from console.printing import moved_lines
 from console.text import Secret, clean, duration
+from screens.deeds import up_units
 from screens.widgets.lines import Lines, Pane, Part, line, wrap
 
 if TYPE_CHECKING:
+    from console.deploy.fix import ProfileEdit
+    from console.deploy.lock import Owner
     from screens.deeds import Deed
 
 Result = TypeVar("Result")
@@ -121,6 +125,13 @@ class Question(Dialog[bool]):
         self.dismiss(place == 1)
 
 
+class Told(Dialog[int]):
+    """A few harmless choices; the place of the one that was taken."""
+
+    def took(self, place: int) -> None:
+        self.dismiss(place)
+
+
 class Typed(Dialog[bool]):
     """The deed only after a word was typed."""
 
@@ -203,6 +214,7 @@ def password(question: str) -> SecretLine:
     return SecretLine("Password", question, ("Cancel", "Send"))
 
 
+_DOWNTIME = ("stop", "drain", "launch", "ready")
 _CONSEQUENCES = {
     "redeploy": "Brings the node to the profile. What serves now is stopped on the way, and comes back if the new model fails "
     "and the profile says so.",
@@ -210,22 +222,29 @@ _CONSEQUENCES = {
     "bench": "Loads the serving model with the profile's load points.",
     "prepare": "Downloads, checks and patches. Nothing that serves is touched.",
     "resume": "Takes up the last unfinished run.",
+    "stop": "Ends it and proves that it is gone: processes, port, GPU memory. Nothing serves afterwards, until a redeploy or a "
+    "rollback.",
 }
 
 
-def destroying(deed: Deed, glance: Glance, *, production: bool) -> Dialog[bool]:
-    """The question before something that destroys; on a production node its name is typed."""
-    what = f"{deed.script}{' with the fix' if deed.fix else ''}"
+def destroying(
+    deed: Deed, glance: Glance, *, production: bool, edits: Sequence[ProfileEdit] = (), lacks: str = ""
+) -> Dialog[bool]:
+    """The question before something that destroys; on a production node its name is typed. `edits` are the remedies that
+    the deed begins with, `lacks` says which ones it leaves out."""
+    what = deed.words
     profile = f", profile {glance.profile.name}" if glance.profile else ""
-    text = [f"On {glance.node or 'the node'}{profile}."]
+    serves = f" Serves now: {', '.join(up_units(glance)) or 'nothing'}." if glance.facts is not None else ""
+    text = [f"On {glance.node or 'the node'}{profile}.{serves}"]
     text.append(_CONSEQUENCES.get(deed.script, "Runs this script; steps that are not satisfied change the node."))
-    if deed.fix:
-        cause = glance.run.cause
-        text.append(
-            f"The remedy that is applied: {cause.fix if cause and cause.fix else 'what triage names, when it names one'}."
-        )
-    total = sum(seconds for name, seconds in glance.expected if name in ("stop", "drain", "launch", "ready"))
-    if total:
+    if lacks:
+        text += ["", lacks, ""]
+    for edit in edits:
+        text += ["", f"The remedy: {edit.text}.", *(f"  {row}" for row in moved_lines(edit.diff).splitlines())]
+    text += [""] if edits else []
+    took = dict(glance.expected)
+    total = sum(took[name] for name in _DOWNTIME) if set(_DOWNTIME) <= set(took) else 0.0
+    if total and deed.script in ("redeploy", "rollback"):
         text.append(f"Downtime last time: about {duration(total)}.")
     if glance.rehearsal:
         text.append("This is the practice node: nothing real is touched.")
@@ -234,6 +253,22 @@ def destroying(deed: Deed, glance: Glance, *, production: bool) -> Dialog[bool]:
     if production and not glance.rehearsal:
         return Typed(title, f"{words}\n{glance.node} is marked production.", glance.node, what)
     return Question(title, words, ("Cancel", what), grave=True)
+
+
+def choice(title: str, text: str, words: Sequence[str]) -> Told:
+    """Something that is told, with what may be done about it; the first choice is to leave it."""
+    return Told(title, text, words)
+
+
+def unlocking(owner: Owner, glance: Glance, *, production: bool) -> Dialog[bool]:
+    """The question before somebody's lock is removed; on a production node its name is typed."""
+    words = (
+        f"{glance.node} is locked by {owner}.\n"
+        "When that console still works there, two would change the node at once. Remove the lock only of one that is gone."
+    )
+    if production and not glance.rehearsal:
+        return Typed("Remove this lock?", f"{words}\n{glance.node} is marked production.", glance.node, "Remove it")
+    return Question("Remove this lock?", words, ("Cancel", "Remove it"), grave=True)
 
 
 def leaving(glance: Glance) -> Question:

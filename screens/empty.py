@@ -13,6 +13,7 @@ from console.logs.spool import Spool
 from console.node.base import LinkState
 
 if TYPE_CHECKING:
+    from console.deploy.lock import Owner
     from console.deploy.script import Script
     from console.engine import RunOptions
 
@@ -37,3 +38,6 @@ class EmptySource:
 
     async def look(self) -> None:
         return None
+
+    async def unlock(self, owner: Owner) -> bool:
+        raise Unreachable("no node is chosen", "choose one here, or open `relaunch --node user@host`")

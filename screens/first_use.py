@@ -18,8 +18,8 @@ from textual.strip import Strip
 
 from console.errors import RelaunchError, UsageError
 from console.live import Glance
-from console.node.nodes_file import default_nodes_file, load_nodes
 from console.node.target import openssh_config_files
+from console.settings import config_folder
 from console.text import clean
 from screens.base import ConsoleScreen
 from screens.source import Moment, Source
@@ -188,9 +188,11 @@ ABOUT = (
 def offers() -> list[Offer]:
     """What can be begun with: known nodes first after the rehearsal, then hosts of the OpenSSH config, then a file."""
     known: list[Offer] = []
-    path = default_nodes_file()
+    path = config_folder(os.environ) / "nodes.yaml"
     names: set[str] = set()
     if path.exists():
+        from console.node.nodes_file import load_nodes
+
         for name, target in load_nodes(path).items():
             mark = ", production" if target.production else ""
             known.append(Offer(name, f"{target.host}{mark}", "node", name, "Known nodes"))
@@ -238,6 +240,8 @@ def openssh_hosts(files: tuple[str, ...], depth: int = 0) -> tuple[str, ...]:
 
 def remember(host: str) -> Path:
     """Add a host alias to the nodes file, and return the file. What stands there stays as it is."""
+    from console.node.nodes_file import default_nodes_file, load_nodes
+
     path = default_nodes_file()
     entry = f"  {_quoted(host)}: {{}}\n"
     try:

@@ -18,13 +18,16 @@ import string
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, _character_to_key
 
 from console.errors import InvalidFile, Problem
 from console.verbs import VERBS, verb
+
+if TYPE_CHECKING:
+    import yaml
 
 FORBIDDEN = {
     "ctrl+a": "it is GNU screen's prefix",
@@ -92,6 +95,8 @@ def load_keymap(path: Path, scopes: Iterable[Scope]) -> dict[str, str]:
 
 def parse_keymap(text: str, file: str, scopes: tuple[Scope, ...]) -> dict[str, str]:
     """The keymap in `text`. Raises InvalidFile with every problem as file:line:col."""
+    import yaml  # most operators have no such file
+
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -133,7 +138,7 @@ class _Check:
         if name in self.chosen:
             self._problem(key, name, "stands twice")
             return
-        if not isinstance(value, yaml.ScalarNode) or not value.value.strip():
+        if not isinstance(value.value, str) or not value.value.strip():
             self._problem(value, name, "write a key, or keys with commas between; no binding can be without one")
             return
         keys = []

@@ -31,7 +31,19 @@ WIDE = 100
 STEP_ROWS = 17
 """Rows of the whole checklist: title, fourteen steps, the downtime line, one blank."""
 NOWHERE = Region(0, 0, 0, 0)
-IDLE_KEYS = ("redeploy", "plan", "main.filter", "main.noise", "logs", "diagnose", "bench", "runs", "gpus", "rollback")
+IDLE_KEYS = (
+    "redeploy",
+    "plan",
+    "main.filter",
+    "main.noise",
+    "logs",
+    "diagnose",
+    "bench",
+    "runs",
+    "gpus",
+    "rollback",
+    "stop",
+)
 BUSY_KEYS = ("checklist.open", "main.filter", "main.noise", "logs", "diagnose", "gpus", "interrupt", "plan")
 FAILED_KEYS = ("fix", "diagnose", "logs", "rollback", "redeploy", "main.noise", "plan")
 
@@ -47,6 +59,7 @@ class MainScreen(ConsoleScreen):
         Binding("h,escape", "app.open('nodes')", "nodes", id="nodes", show=False),
         verb_binding("redeploy"),
         verb_binding("rollback"),
+        verb_binding("stop"),
         Binding(
             "F",
             "app.fix",

@@ -1,30 +1,26 @@
 """Every machine that is known here: the nodes file, the OpenSSH config, this machine, the practice node.
 
 Files and the history are read when the screen comes up and on `r`; nothing is connected to for it. What is known of a
-node now (state, model, GPUs) is known of the connected one alone; of the others stands what the last run saw, and `?`.
-Enter posts `NodeChosen`, and the app then watches that node.
+node now (state, model, GPUs) is known of the connected one alone; of the others stands what was last seen, with its age,
+and `?` where nothing was. Enter posts `NodeChosen`; the operator then says with which profile, and the app watches that node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 
-from console.deploy.store import RunRow, Store, state_folder
 from console.errors import RelaunchError
 from console.live import Glance
-from console.node.nodes_file import default_nodes_file, load_nodes
-from console.node.target import Target, openssh_config_files
-from console.text import clean, gib, headline
+from console.seen import Seen, seen_of
+from console.text import clean, headline
 from screens.base import ConsoleScreen
-from screens.first_use import openssh_hosts
-from screens.runs import history, outcome
+from screens.known_nodes import Kind, KnownNode, known_node, known_nodes, past_of
+from screens.runs import outcome
 from screens.source import Moment, Source
 from screens.widgets.choice import Choice
 from screens.widgets.gpus import short_name
@@ -34,12 +30,10 @@ from screens.widgets.sections import age_words
 if TYPE_CHECKING:
     from screens.app import ConsoleApp
 
-Kind = Literal["practice", "local", "file", "openssh"]
 LIST_ID = "nodes-list"
 ABOUT_ID = "nodes-about"
-PRACTICE = "rehearsal"
-RUNS_READ = 500
-"""Newest runs of the history that are searched for what was done on a node."""
+NOW_SECONDS = 90.0
+"""Facts are read once a minute; up to this age they count as of now."""
 
 _FROM: dict[Kind, str] = {
     "practice": "practice node",
@@ -49,92 +43,14 @@ _FROM: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KnownNode:
-    """One machine. `where` is how it is reached, as far as our own files say. `last` is the newest run on it, `good` the
-    newest that ended well."""
-
-    name: str
-    kind: Kind
-    where: str = ""
-    production: bool = False
-    up: bool | None = None
-    """Whether the practice node runs; None: not known without asking it."""
-    last: RunRow | None = None
-    good: RunRow | None = None
-
-
 class NodeChosen(Message):
-    """The operator wants to be on this node. `kind` practice is the practice node, whatever it is called."""
+    """The operator wants to be on this node. `kind` practice is the practice node, whatever it is called. `profile` is
+    empty while it is still to be chosen."""
 
-    def __init__(self, node: KnownNode) -> None:
+    def __init__(self, node: KnownNode, profile: str = "") -> None:
         super().__init__()
         self.node = node
-
-
-def known_nodes(store: Store) -> tuple[tuple[KnownNode, ...], str]:
-    """All machines, and a sentence on what could not be read, else empty. Reads files; connects to nothing."""
-    trouble = ""
-    path = default_nodes_file()
-    targets: dict[str, Target] = {}
-    try:
-        targets = load_nodes(path) if path.exists() else {}
-    except RelaunchError as error:
-        trouble = headline(clean(error.message), 300)
-    past = _history(store)
-    found = [_practice(past), _node("local", "local", "no SSH", past)]
-    found += [
-        _node(name, "file", address(target), past, production=target.production) for name, target in targets.items()
-    ]
-    found += [_node(host, "openssh", "", past) for host in openssh_hosts(openssh_config_files()) if host not in targets]
-    return tuple(found), trouble
-
-
-def address(target: Target) -> str:
-    """`root@10.0.0.11:2222 via bastion`, of what the nodes file says."""
-    user = f"{target.user}@" if target.user else ""
-    port = f":{target.port}" if target.port else ""
-    via = f" via {target.jump}" if target.jump else ""
-    return clean(f"{user}{target.host}{port}{via}")
-
-
-def _history(store: Store) -> Callable[[str, bool], tuple[RunRow | None, RunRow | None]]:
-    """(name, rehearsal) -> (newest run, newest that ended well)."""
-    try:
-        rows = history(store, RUNS_READ, {})
-    except Exception:  # the history is a help here, not the matter
-        rows = ()
-
-    def of(name: str, rehearsal: bool) -> tuple[RunRow | None, RunRow | None]:
-        mine = [row for row in rows if row.rehearsal == rehearsal and (rehearsal or row.node == name)]
-        served = [row for row in mine if row.code == 0 and row.verb in ("redeploy", "resume", "rollback")]
-        return (mine[0] if mine else None), (served[0] if served else None)
-
-    return of
-
-
-def _node(
-    name: str,
-    kind: Kind,
-    where: str,
-    past: Callable[[str, bool], tuple[RunRow | None, RunRow | None]],
-    *,
-    production: bool = False,
-) -> KnownNode:
-    last, good = past(name, False)
-    return KnownNode(clean(name), kind, where, production, None, last, good)
-
-
-def _practice(past: Callable[[str, bool], tuple[RunRow | None, RunRow | None]]) -> KnownNode:
-    from console.rehearsal import practice
-
-    try:
-        running = practice.status(state_folder() / "rehearsal")
-    except (OSError, RelaunchError, ValueError):
-        running = None
-    where = f"{running.host}:{running.port}" if running else "starts when it is opened"
-    last, good = past(PRACTICE, True)
-    return KnownNode(PRACTICE, "practice", where, False, running is not None, last, good)
+        self.profile = profile
 
 
 class NodeList(Choice):
@@ -166,27 +82,24 @@ class NodeList(Choice):
 
     def columns(self, width: int) -> str:
         if width < 60:
-            return f"  {'node':<16} state"
-        text = f"  {'node':<16} {'state':<17}"
+            return f"  {'node':<15} {'':<4} state"
+        text = f"  {'node':<15} {'':<4} {'state':<15}"
         if width >= 110:
-            return f"{text} {'address':<24} {'model':<18} {'GPUs':<31} last run"
+            return f"{text} {'model':<18} {'GPUs':<28} {'seen':<10} last run"
         return f"{text} {'model':<18} last run"
 
     def row(self, key: str, width: int, *, chosen: bool) -> Strip:
         node = self._known[key]
         ellipsis = self.glyphs.ellipsis
         sign, words, look = self.state(node)
-        name: Part = (fit(node.name, 16, ellipsis=ellipsis), "bold reverse" if chosen else "bold")
+        name: Part = (fit(node.name, 15, ellipsis=ellipsis), "bold reverse" if chosen else "bold")
+        mark: Part = ("PROD" if node.production else "    ", "bold yellow")
+        parts: list[Part] = [(f"{sign} ", look), name, " ", mark, " ", (fit(words, 15), look)]
         if width < 60:
-            return line((f"{sign} ", look), name, " ", (words, look))
-        parts: list[Part] = [(f"{sign} ", look), name, " ", (fit(words, 17), look)]
+            return line(*parts)
+        parts.append(f" {fit(self.model(node), 18, ellipsis=ellipsis)}")
         if width >= 110:
-            parts.append(
-                f" {fit(node.where or '-', 24, ellipsis=ellipsis)} {fit(self.model(node), 18, ellipsis=ellipsis)}"
-            )
-            parts.append(f" {fit(self.gpus(node), 31, ellipsis=ellipsis)}")
-        else:
-            parts.append(f" {fit(self.model(node), 18, ellipsis=ellipsis)}")
+            parts.append(f" {fit(self.gpus(node), 28, ellipsis=ellipsis)} {fit(self.seen(node), 10)}")
         return line(*parts, " ", *self.last(node))
 
     def connected(self, node: KnownNode) -> bool:
@@ -204,37 +117,38 @@ class NodeList(Choice):
         glyphs, link = self.glyphs, self._glance.link
         if self.connected(node):
             if link.up:
-                return (
-                    glyphs.run,
-                    f"here, {'?' if link.latency_ms is None else f'{link.latency_ms:.0f}'} ms",
-                    "bold green",
-                )
+                latency = "?" if link.latency_ms is None else f"{link.latency_ms:.0f}"
+                return glyphs.ok, f"here, {latency} ms", "green"
             return glyphs.fail, "here, link down", "bold red"
         if node.kind == "practice":
             return (glyphs.ok, "runs", "green") if node.up else (glyphs.idle, "not started", "dim")
-        if node.production:
-            return glyphs.unknown, "? production", "yellow"
         return glyphs.unknown, "? not connected", "dim"
 
+    def known(self, node: KnownNode) -> Seen | None:
+        """The node as it is, when it is the one in hand; else as it was when it was last looked at."""
+        return seen_of(self._glance, self._moment.wall) if self.connected(node) else node.seen
+
     def model(self, node: KnownNode) -> str:
-        """What serves there, as the facts say; else what the last good run left, with its age."""
-        if self.connected(node) and self._glance.facts is not None:
-            return serving(self._glance)
-        if node.good is not None:
-            return f"{clean(node.good.profile)}?"
-        return "?"
+        """What serves there, as the facts say or said; else what the last good run left, as a question."""
+        known = self.known(node)
+        if known is not None and known.serves != "?":
+            return clean(known.serves)
+        return f"{clean(node.good.profile)}?" if node.good is not None else "?"
 
     def gpus(self, node: KnownNode) -> str:
-        sample = self._glance.gpus.sample if self.connected(node) else None
-        if sample is None:
+        known = self.known(node)
+        if known is None or known.gpus is None:
             return "?"
-        names = {short_name(gpu.name) for gpu in sample.gpus}
-        used = [gpu.memory_used for gpu in sample.gpus]
-        total = [gpu.memory_total for gpu in sample.gpus]
-        name = next(iter(names)) if len(names) == 1 else "mixed"
-        held = "?" if None in used else gib(sum(item or 0 for item in used)).removesuffix(" GiB")
-        whole = "? GiB" if None in total else gib(sum(item or 0 for item in total))
-        return f"{len(sample.gpus)} {self.glyphs.times} {name or '?'} {held}/{whole}"
+        held, whole = ("?" if count is None else f"{count / 2**30:.0f}" for count in (known.used, known.total))
+        name = short_name(known.gpu_name) if known.gpu_name else "mixed"
+        return f"{known.gpus} {self.glyphs.times} {name} {held}/{whole} GiB"
+
+    def seen(self, node: KnownNode) -> str:
+        """How old what is said of model and GPUs is."""
+        if self.connected(node):
+            age = self._moment.age(self._glance.facts_seen)
+            return "?" if age is None else "now" if age < NOW_SECONDS else f"{age_words(age)} ago"
+        return "never" if node.seen is None else f"{age_words(self._moment.wall - node.seen.time)} ago"
 
     def last(self, node: KnownNode) -> list[Part]:
         row = node.last
@@ -267,7 +181,7 @@ class AboutNode(Pane):
             (self.glyphs.rule, "dim"), (f" {node.name} ", "bold"), mark, " ", (self.glyphs.rule * width, "dim")
         ).crop(0, width)
         lines = [("from", f"{_FROM[node.kind]}{', ' + node.where if node.where else ''}")]
-        lines += [("model", self._model(node)), ("GPUs", self._list.gpus(node))]
+        lines += [("model", self._model(node)), ("GPUs", f"{self._list.gpus(node)}, seen {self._list.seen(node)}")]
         last = node.last
         if last is not None:
             lines.append(
@@ -284,18 +198,22 @@ class AboutNode(Pane):
         return made[:height]
 
     def _model(self, node: KnownNode) -> str:
-        if node.good is not None and not self._list.connected(node):
+        if self._list.connected(node):
+            return self._list.model(node)
+        if node.seen is not None and node.seen.serves != "?":
+            return f"{clean(node.seen.serves)} {self._list.seen(node)}; connect to see what serves now"
+        if node.good is not None:
             return f"? it was {clean(node.good.profile)} after run {node.good.id}; connect to see what serves now"
-        return self._list.model(node)
+        return "?"
 
     def _enter(self, node: KnownNode) -> str:
         if self._list.connected(node):
-            return "goes back to it"
+            return f"goes back to it; {self.relaunch.key_of('nodes.profile')} chooses another profile"
         return {
             "practice": "starts the practice node when it does not run, and connects; nothing real is touched",
-            "local": "works on this machine, without SSH",
-            "file": "connects",
-            "openssh": "connects by its OpenSSH alias; it is not in the nodes file",
+            "local": "asks for the profile and works on this machine, without SSH",
+            "file": "asks for the profile and connects",
+            "openssh": "asks for the profile and connects by its OpenSSH alias; it is not in the nodes file",
         }[node.kind]
 
 
@@ -303,9 +221,12 @@ class NodesScreen(ConsoleScreen):
     """All known nodes."""
 
     WORD = "nodes"
-    FIRST = ("choice.open",)
+    FIRST = ("choice.open", "nodes.profile")
     PANES: ClassVar[tuple[type, ...]] = (NodeList,)
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "refresh", "read again", id="nodes.refresh")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "profile", "profile", id="nodes.profile", tooltip="choose a profile for the node, and turn to it"),
+        Binding("r", "refresh", "read again", id="nodes.refresh"),
+    ]
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -332,8 +253,8 @@ class NodesScreen(ConsoleScreen):
         name = clean(glance.node)
         if not name or glance.rehearsal or any(node.name == name for node in nodes):
             return nodes
-        last, good = _history(self.source.store)(name, False)
-        self._known = (KnownNode(name, "openssh", "named on the command line", last=last, good=good), *nodes)
+        given = known_node(name, "openssh", "named on the command line", past_of(self.source.store))
+        self._known = (given, *nodes)
         return self._known
 
     def action_refresh(self) -> None:
@@ -352,38 +273,46 @@ class NodesScreen(ConsoleScreen):
         else:
             self.post_message(NodeChosen(node))
 
+    def action_profile(self) -> None:
+        node = self._list.get(self._list.chosen)
+        if node is not None:
+            self.post_message(NodeChosen(node))
+
     def on_node_chosen(self, event: NodeChosen) -> None:
         event.stop()
         try:
-            turn_to(self.relaunch, event.node)
+            if event.node.kind == "practice" or event.profile:
+                turn_to(self.relaunch, event.node, event.profile)
+            else:
+                self._ask_profile(event.node)
         except RelaunchError as error:
             self.relaunch.say(f"{error.message}{'; ' + error.remedy if error.remedy else ''}", "error")
 
+    def _ask_profile(self, node: KnownNode) -> None:
+        from console.profile.load import list_profiles
+        from screens.profile_choice import ProfileChoice
 
-def turn_to(app: ConsoleApp, node: KnownNode) -> None:
-    """Have the app watch `node`, with the profile that its last run was of, else the one in hand. Changes nothing there.
-    Raises RelaunchError."""
+        listed = list_profiles(self.relaunch.needed_opening().folders())
+        in_hand = self.source.glance().profile
+        first = node.last.profile if node.last is not None else (in_hand.name if in_hand is not None else "")
+
+        def chosen(profile: str | None) -> None:
+            if profile:
+                self.post_message(NodeChosen(node, profile))
+
+        serves, seen = self._list.model(node), self._list.seen(node)
+        words = serves if serves == "?" or seen == "now" else f"{serves}, seen {seen}"
+        dialog = ProfileChoice(node.name, words, listed, node.past, first=first, moment=self.relaunch.moment())
+        self.app.push_screen(dialog, chosen)
+
+
+def turn_to(app: ConsoleApp, node: KnownNode, profile: str) -> None:
+    """Have the app watch `node` with `profile`; the practice node has its own. Changes nothing there. Raises RelaunchError."""
     opening = app.needed_opening()
     if node.kind == "practice":
         app.production = False
         app.go(opening.practice())
         return
-    name = "local" if node.kind == "local" else node.name
-    in_hand = app.source.glance().profile
-    profile = node.last.profile if node.last is not None else (in_hand.name if in_hand is not None else "")
-    live = opening.node_live(name, profile)
+    live = opening.node_live("local" if node.kind == "local" else node.name, profile)
     app.go(live)
     app.production = node.production
-
-
-def serving(glance: Glance) -> str:
-    """The model of the unit that is active on the connected node; `?` where the facts do not tell."""
-    facts, profile = glance.facts, glance.profile
-    if facts is None or profile is None:
-        return "?"
-    for name in (profile.service.unit, *profile.replaces):
-        unit = facts.units.get(name)
-        if unit is not None and unit.active in ("active", "activating", "reloading"):
-            model = profile.model.served_name if name == profile.service.unit else name.removesuffix(".service")
-            return clean(model) if unit.active == "active" else f"{clean(model)} ({unit.active})"
-    return "nothing serves" if facts.units else "?"

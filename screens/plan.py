@@ -14,9 +14,10 @@ from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
 from console.deploy.step import Context
-from console.events import Changed
+from console.events import Changed, Found
 from console.live import Glance
 from console.node.facts import Facts
+from console.printing import compared
 from console.profile.model import Profile
 from console.state import Snapshot, StepView
 from console.text import clean, duration, headline, plural
@@ -26,7 +27,7 @@ from screens.deeds import Deed
 from screens.source import Moment, Source
 from screens.widgets.checklist import BUSY
 from screens.widgets.lines import Pager, Part, fit, line
-from screens.widgets.sections import age_words, diff_rows, empty, labelled, noted, section
+from screens.widgets.sections import LABEL, age_words, diff_rows, empty, labelled, noted, section
 
 if TYPE_CHECKING:
     from console.checkpoint.fit import Fit
@@ -106,7 +107,7 @@ class PlanPane(Pager):
                 width,
             )
         parts: tuple[Callable[[Snapshot, int], list[Strip]], ...] = (
-            self._verdict, self._needs, self._downtime, self._memory, self._unit, self._files, self._checks,
+            self._verdict, self._notes, self._needs, self._downtime, self._memory, self._unit, self._files, self._checks,
         )  # fmt: skip
         return [row for part in parts for row in part(run, width)]
 
@@ -132,6 +133,13 @@ class PlanPane(Pager):
         else:
             words = "nothing to do: every step is satisfied"
         return [*labelled("verdict", noted(glyphs.ok, words, width, "bold green")), line("")]
+
+    def _notes(self, run: Snapshot, width: int) -> list[Strip]:
+        """What the plan has to say that belongs to no step."""
+        if not run.read_only or not run.notes:
+            return []
+        rows = [row for note in run.notes for row in noted(self.glyphs.warn, note, width, "yellow")]
+        return [*labelled("note", rows), line("")]
 
     def _needs(self, run: Snapshot, width: int) -> list[Strip]:
         rows = []
@@ -174,6 +182,9 @@ class PlanPane(Pager):
         from console.checkpoint.fit import fit_table
 
         found = self._fit
+        told = next((item for item in run.findings if item.table), None)
+        if told is not None and (found is None or _widest(told.table) <= width - LABEL - 2):
+            return [line(""), *labelled("fit", self._told(told, run, width))]
         if found is None:
             words = "? it is worked out once the model's config, the sizes of its files and the GPUs are known"
             return [line(""), *section("fit", words, width, look="dim")]
@@ -186,7 +197,15 @@ class PlanPane(Pager):
         names = max(len(name) for name, _ in table) + 2
         for name, value in table:
             rows.append(line((f"  {name:<{names}}", "dim"), value))
-        return [line(""), *labelled("fit", rows)]
+        return [line(""), *labelled("fit", [*rows, *measured_rows(run)])]
+
+    def _told(self, found: Found, run: Snapshot, width: int) -> list[Strip]:
+        """The figures that the plan itself was judged by, and beside them what the started server said."""
+        glyphs = self.glyphs
+        sign, look = {"allow": (glyphs.ok, "green"), "warn": (glyphs.warn, "yellow")}.get(
+            found.level, (glyphs.fail, "bold red")
+        )
+        return [*noted(sign, found.text, width, look), *table_rows(found.table), *measured_rows(run)]
 
     def _unit(self, run: Snapshot, width: int) -> list[Strip]:
         step = run.step("unit")
@@ -281,6 +300,22 @@ class PlanScreen(ConsoleScreen):
         else:
             self._asked = run.run
             self.relaunch.do(Deed("redeploy"))
+
+
+def _widest(table: str) -> int:
+    return max((len(text) for text in table.splitlines()), default=0)
+
+
+def table_rows(table: str) -> list[Strip]:
+    """The aligned lines of a finding's figures."""
+    return [line(f"  {text}") for text in clean(table).splitlines()]
+
+
+def measured_rows(run: Snapshot) -> list[Strip]:
+    """Each figure of the started server's log beside its forecast; nothing while it has said none."""
+    small = (" the practice checkpoint is small, its server tells a real model's figures", "dim")
+    rows = [line(("  measured  ", "dim"), compared(event)) for event in run.compared]
+    return [*rows, line(small)] if rows and run.rehearsal else rows
 
 
 def _needed(run: Snapshot) -> list[StepView]:

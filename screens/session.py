@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING
 from console.deploy.store import Store, open_store, state_folder
 from console.errors import ExitCode, UsageError
 from console.live import Live, spool_path
-from console.node.base import Node
-from console.node.prompts import UnknownHost
-from console.node.target import Target, parse_target
-from console.session import practice_target
 from console.settings import Settings, config_folder
 from console.text import Secret
-from console.triage import load_rules
 from screens import frugal
 from screens.app import SCREENS, ConsoleApp
 from screens.empty import EmptySource
 from screens.glyphs import choose
 from screens.keys import Scope, bindings_of, keymap_file, load_keymap
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what works on a node or reads a log is imported when it is needed: the first frame comes before it
+    from console.node.base import Node
+    from console.node.prompts import UnknownHost
+    from console.node.target import Target
     from console.profile.model import Profile
     from console.rehearsal.practice import Practice
 
@@ -106,6 +104,8 @@ class Opening:
         return find_profile(wanted, self.folders())
 
     def target(self, node: str) -> Target:
+        from console.node.target import parse_target
+
         nodes = self.given("nodes")
         return parse_target(node, Path(str(nodes)) if nodes else None)
 
@@ -124,6 +124,7 @@ class Opening:
         async def opener() -> AsyncIterator[tuple[Node, Profile]]:
             from console.node.ssh import connect
             from console.rehearsal.practice import ensure
+            from console.session import practice_target
 
             nonlocal fresh
             practice = await ensure(state_folder() / "rehearsal", faults=faults, fresh=fresh)
@@ -157,6 +158,8 @@ class Opening:
         return self.practice(profile) if node == "rehearsal" and self.rehearse else self.node_live(node, profile)
 
     def _live(self, opener: object, profile: Profile, name: str, *, rehearsal: bool) -> Live:
+        from console.triage import load_rules
+
         return Live(
             opener,  # type: ignore[arg-type]
             profile,
@@ -177,12 +180,10 @@ def open_console(options: argparse.Namespace) -> int:
     """Run the console; the exit code."""
     if getattr(options, "no_color", False):
         os.environ["NO_COLOR"] = "1"
-    for name in ("COLUMNS", "LINES"):  # where they are exported, Textual would believe them and never the terminal
-        os.environ.pop(name, None)
     settings = Settings.read(os.environ)
     if getattr(options, "fault", None) and not getattr(options, "rehearse", False):
         raise UsageError("--fault makes the practice node fail", "add --rehearse; a real node fails by itself")
-    keymap = _keymap()
+    keymap = own_keymap()
     with open_store() as store:
         opening = Opening(options, settings, store)
         live: Live | None = None
@@ -202,11 +203,11 @@ def open_console(options: argparse.Namespace) -> int:
             opening=opening,
         )
         opening.prompts.app = app
-        frugal.install()
-        return asyncio.run(_run(app, live))
+        return asyncio.run(run_app(app, live))
 
 
-def _keymap() -> dict[str, str]:
+def own_keymap() -> dict[str, str]:
+    """The operator's keys; {} when there is no file. Raises InvalidFile."""
     path = keymap_file(config_folder(os.environ))
     return load_keymap(path, scopes()) if path.is_file() else {}
 
@@ -230,7 +231,11 @@ def scopes() -> tuple[Scope, ...]:
     return tuple(found)
 
 
-async def _run(app: ConsoleApp, live: Live | None) -> int:
+async def run_app(app: ConsoleApp, live: Live | None = None) -> int:
+    """The app on this terminal until it is left or the terminal goes away; the exit code."""
+    for name in ("COLUMNS", "LINES"):  # where they are exported, Textual would believe them and never the terminal
+        os.environ.pop(name, None)
+    frugal.install()
     loop = asyncio.get_running_loop()
     watch = asyncio.ensure_future(_watch_terminal(app))
     for number in (signal.SIGHUP, signal.SIGTERM):

@@ -15,6 +15,7 @@ from console.live import Glance
 from console.logs.spool import Spool
 
 if TYPE_CHECKING:
+    from console.deploy.lock import Owner
     from console.deploy.script import Script
     from console.engine import RunOptions
 
@@ -36,6 +37,9 @@ class Source(Protocol):
 
     async def look(self) -> None:
         """Read the node's facts again."""
+
+    async def unlock(self, owner: Owner) -> bool:
+        """Remove the lock of `owner`; False when it had changed hands. Raises RelaunchError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class FixedSource:
         self.started: list[tuple[Script, RunOptions]] = []
         self.interrupted = 0
         self.looked = 0
+        self.unlocked: list[Owner] = []
 
     def glance(self) -> Glance:
         return self.shown
@@ -80,3 +85,7 @@ class FixedSource:
 
     async def look(self) -> None:
         self.looked += 1
+
+    async def unlock(self, owner: Owner) -> bool:
+        self.unlocked.append(owner)
+        return True

@@ -8,12 +8,14 @@ from textual.app import ComposeResult
 from textual.strip import Strip
 
 from console.deploy.steps import SUMMARIES
-from console.events import Changed, Found
+from console.events import Changed, Found, Remedy
 from console.live import Glance
+from console.printing import moved_lines
 from console.state import StepView
 from console.text import clean, duration
 from screens.base import ConsoleScreen
 from screens.glyphs import state_sign
+from screens.plan import measured_rows, table_rows
 from screens.source import Moment, Source
 from screens.widgets.checklist import BUSY, progress_words
 from screens.widgets.lines import Pager, Part, line, wrap
@@ -65,6 +67,9 @@ class StepPane(Pager):
         for found in run.findings:
             if found.step == self.step:
                 rows += self._finding(found, inner)
+        if self.step == "launch":
+            rows += [Strip([*line(" " * 12), *row]) for row in measured_rows(run)]
+            rows += [row for remedy in run.remedies for row in self._remedy(remedy, width)]
         rows += [row for change in step.changes for row in self._change(change, width)]
         if step.state == "pending" and not step.changes:
             rows += [line(""), line(("   Nothing is known yet of what it would change: p makes the plan.", "dim"))]
@@ -91,7 +96,16 @@ class StepPane(Pager):
             found.level, (self.glyphs.fail, "bold red")
         )
         rows = self._field("finding", f"{sign} {clean(found.rule)}: {clean(found.text)}", width, look)
-        return rows + (self._field("", f"try: {clean(found.remedy)}", width) if found.remedy else [])
+        rows += self._field("", f"try: {clean(found.remedy)}", width) if found.remedy else []
+        return rows + [Strip([*line(" " * 12), *row]) for row in table_rows(found.table)]
+
+    def _remedy(self, remedy: Remedy, width: int) -> list[Strip]:
+        """A remedy that this run took, or found and left."""
+        words = "remedy, applied" if remedy.applied else f"remedy, {self.relaunch.key_of('fix')} applies it"
+        return self._change(
+            Changed(time=remedy.time, step=remedy.step, text=f"{words}: {remedy.text}", diff=moved_lines(remedy.diff)),
+            width,
+        )
 
     def _change(self, change: Changed, width: int) -> list[Strip]:
         rows = [line(""), line("   ", (clean(change.text), "bold"))]

@@ -18,6 +18,7 @@ from console.throughput.gate import Verdict, verdicts
 from console.verbs import verb
 from screens.base import ConsoleScreen
 from screens.deeds import Deed
+from screens.plan import measured_rows
 from screens.source import Moment, Source
 from screens.widgets.checklist import progress_words
 from screens.widgets.lines import Pager, Part, line
@@ -80,7 +81,7 @@ class ThroughputPane(Pager):
         rows += [*labelled("broken", self._judgements(broken, width), "bold red"), line("")] if broken else []
         rows += self._legend(before)
         rows += self._plots(points, before, width)
-        return [*rows, line(""), *self._kept(width)]
+        return [*rows, line(""), *self._kept(width), *self._forecast()]
 
     def _nothing(self) -> tuple[str, ...]:
         points = self._glance.profile.throughput.points if self._glance.profile else ()
@@ -211,6 +212,11 @@ class ThroughputPane(Pager):
         if not found:
             return labelled("gates", [line(("the profile sets none", "dim"))])
         return labelled("kept", self._judgements([verdict for verdict in found if verdict.kept], width))
+
+    def _forecast(self) -> list[Strip]:
+        """What the started server's log said of its memory, beside what was forecast."""
+        rows = measured_rows(self._glance.run)
+        return [line(""), *labelled("memory", rows)] if rows else []
 
     def _judgements(self, found: list[Verdict], width: int) -> list[Strip]:
         rows: list[Strip] = []

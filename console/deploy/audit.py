@@ -25,7 +25,7 @@ from console.node.file_script import write_by_script
 from console.text import clean, redact
 
 if TYPE_CHECKING:
-    import aiohttp
+    from console.node.http import Http
 
 AUDIT_FILE = "state:/audit.jsonl"
 LONGEST = 400
@@ -109,7 +109,7 @@ class Audited:
             return await self._node.write(path, data, mode=mode, sudo=sudo)  # says no, in its own words
         return await write_by_script(self, path, data, mode, sudo=sudo)  # a command like any other, so it has its line
 
-    def http(self, port: int, *, host: str = "127.0.0.1") -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    def http(self, port: int, *, host: str = "127.0.0.1") -> Http:
         return self._node.http(port, host=host)
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from console.events import CauseFound
 from console.node.facts import UnitState
 from console.text import duration
-from console.triage import Diagnosis
+
+if TYPE_CHECKING:
+    from console.triage import Diagnosis
 
 SENTENCE = 160
 """Characters of a cause within another sentence."""
@@ -116,7 +119,7 @@ def story(
     stage: str | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Story:
-    """The failure `kind` of `console.deploy.start.Ended` in words; triage's cause comes first where there is one."""
+    """The failure `kind` of `console.deploy.starting.Ended` in words; triage's cause comes first where there is one."""
     if kind in ("crashed", "restarted") and not ran(state, wrote):
         kind = "never-started"
     if kind == "never-started":

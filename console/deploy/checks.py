@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+from console.deploy.keepers import keeper_of, utilisation
 from console.findings import Finding, allow, refuse, warn
 from console.node.facts import Disk, Facts, Listener, UnitState, Venv
 from console.node.gpu import Gpu, GpuProcess, GpuSample
@@ -122,7 +123,7 @@ def _capability(sample: GpuSample, usable: list[Gpu]) -> Iterator[Finding]:
 def foreign_memory(profile: Profile, facts: Facts) -> Iterator[Finding]:
     """GPU memory held by processes that the redeploy will not stop. vLLM wants its share free at start (DOMAIN D.10)."""
     ours = {profile.service.unit, *profile.replaces}
-    share = _utilisation(profile)
+    share = utilisation(profile)
     clean = True
     for gpu in facts.gpus.gpus[: world_size(profile)] if facts.gpus else ():
         others = [process for process in gpu.processes if process.unit not in ours and process.memory]
@@ -134,21 +135,24 @@ def foreign_memory(profile: Profile, facts: Facts) -> Iterator[Finding]:
         text = f"GPU {gpu.index}: {gib(held)} are held by {who}, which this redeploy does not stop"
         known = all(process.unit is not None or process.owner is not None for process in others)
         if known and gpu.memory_total and held > gpu.memory_total * (1 - share):
-            yield refuse("foreign-memory", text, "end it, or name its unit in replaces")
+            yield refuse("foreign-memory", text, f"{_ending(others)}, or name its unit in replaces")
         else:
-            yield warn("foreign-memory", text, "end it if it is a leftover")
+            yield warn("foreign-memory", text, _ending(others, "end it if it is a leftover"))
     if clean:
         yield allow("foreign-memory", "no process but ours and those to be replaced holds GPU memory")
 
 
+def _ending(processes: list[GpuProcess], stranger: str = "end it") -> str:
+    """What makes these give their memory back."""
+    keepers = [keeper_of(process) for process in processes]
+    return "; ".join(dict.fromkeys(keeper.end if keeper else stranger for keeper in keepers))
+
+
 def _process(process: GpuProcess) -> str:
+    keeper = keeper_of(process)
     who = process.unit or process.owner or "an unknown account"
-    return f"pid {process.pid} ({process.command or 'unknown program'}, {who})"
-
-
-def _utilisation(profile: Profile) -> float:
-    value = profile.serve.flags.get("gpu-memory-utilization", 0.92)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.92
+    on_purpose = f", {keeper.name}, which keeps it on purpose" if keeper else ""
+    return f"pid {process.pid} ({process.command or 'unknown program'}, {who}){on_purpose}"
 
 
 def port(profile: Profile, facts: Facts) -> Iterator[Finding]:

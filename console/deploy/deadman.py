@@ -1,9 +1,11 @@
-"""The dead man's switch: before downtime a timer on the node is armed that brings back what served, unless we live on.
+"""The dead man's switch: before downtime the node is told to bring back by itself what served, unless we live on.
 
 While a run lives it touches a heartbeat file; when that has been still for the profile's `deadman_seconds`, the node stops
-our service, puts the unit texts back, starts what served before and writes down what it did. `keep` disarms it, and so does
-the end of a way back. An interrupted or killed run leaves it armed: `resume` takes it over, with what the earlier run knew
-(what it stopped, since when, the unit text from before). On the node: `<state>/deadman/` (`console.deploy.node_deadman`).
+our service, puts the unit texts back, starts what served before and writes down what it did. A restart of the node changes
+nothing about that: the switch is a unit that the next boot starts, and that acts at once when the time is over by then.
+`keep` disarms it, and so does the end of a way back. An interrupted or killed run leaves it armed: `resume` takes it over,
+with what the earlier run knew (what it stopped, since when, the unit text from before). On the node: `<state>/deadman/` and
+`relaunch-deadman.service` (`console.deploy.node_deadman`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,9 @@ from console.events import Downtime, Noted
 from console.node import agent, systemd
 from console.node.base import Node
 from console.node.facts import Facts
+from console.node.leftovers import Possessions, possessions_of
 from console.node.script import ask
-from console.text import clean, duration, headline
+from console.text import clean, duration, headline, redact
 
 if TYPE_CHECKING:
     from console.deploy.rollback import Target
@@ -45,7 +48,7 @@ _SOURCE = Path(__file__).with_name("node_deadman.py")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An armed switch as it stands on the node. Times are UNIX seconds; `since` and `armed` by the node's clock."""
+    """An armed switch as it stands on the node. `since` is UNIX seconds by the node's clock, `boot` that of the arming."""
 
     run: str
     token: str
@@ -59,6 +62,8 @@ class Plan:
     bring_back: tuple[Mapping[str, Any], ...]
     goal: Mapping[str, Any] | None = None
     """Where an unfinished rollback was going; None for a redeploy."""
+    had: Possessions | None = None
+    """What the stopped units had, by identity; means nothing in another boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Record:
 
 
 def plan_of(facts: Facts) -> Plan | None:
-    """The switch that was armed in this boot of the node; None when there is none. Pure."""
+    """The switch as it was armed, in this boot of the node or in an earlier one; None when there is none. Pure."""
     data = _json(facts, READ[0])
     try:
         plan = Plan(
@@ -90,6 +95,7 @@ def plan_of(facts: Facts) -> Plan | None:
             texts={str(path): None if text is None else str(text) for path, text in data["texts"].items()},
             bring_back=tuple(dict(item) for item in data["bring_back"]),
             goal=dict(data["goal"]) if data.get("goal") else None,
+            had=possessions_of(data["had"]) if data.get("had") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -127,14 +133,14 @@ def sentence(facts: Facts) -> str:
     if record is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.ended or record.began))
         return f"the dead man's switch of run {record.run} {_did(record)}, {when}: {record.text}"
-    if plan is not None and plan.boot != facts.boot_id:
-        return (
-            f"the node was started again while run {plan.run} had it in downtime; its dead man's switch went with that"
-        )
-    if plan is not None and plan.seconds:
+    if plan is None:
+        return ""
+    again = plan.boot != facts.boot_id
+    if plan.seconds:
         after = duration(plan.seconds)
-        return f"the dead man's switch of run {plan.run} is armed: {after} without its console bring back what served"
-    return ""
+        over = ", and the node was started again since" if again else ""
+        return f"the dead man's switch of run {plan.run} is armed: {after} without its console bring back what served{over}"
+    return f"the node was started again while run {plan.run} had it in downtime" if again else ""
 
 
 def _did(record: Record) -> str:
@@ -145,11 +151,11 @@ def _did(record: Record) -> str:
 
 
 async def arm(ctx: Context, targets: tuple[Target, ...], *, goal: Mapping[str, Any] | None = None) -> None:
-    """Arm the switch, once per run and boot; `targets` is what it brings back. Nothing served before: nothing to arm.
+    """Arm the switch, once per run; `targets` is what it brings back. Nothing served before: nothing to arm.
     `goal` is where a rollback goes, for the run that goes on with it.
 
-    With `deadman_seconds: 0` only what a resumed run must know is left on the node. Raises Refused when the timer cannot
-    be armed, so that no downtime begins without it, and what `ask` raises.
+    With `deadman_seconds: 0` only what a resumed run must know is left on the node. Raises Refused when systemd does not
+    say that it waits, so that no downtime begins without it, and what `ask` raises.
     """
     if FOUND in ctx.found or not targets:
         return
@@ -166,8 +172,18 @@ async def arm(ctx: Context, targets: tuple[Target, ...], *, goal: Mapping[str, A
             "texts": texts,
             "bring_back": [{"unit": target.unit, "port": target.port} for target in targets],
             "goal": None if goal is None else dict(goal),
+            "had": None if (had := _had(ctx)) is None else asdict(had),
         },
     )
+
+
+def _had(ctx: Context) -> Possessions | None:
+    """What the units that this run stops had before, with no secret in a command line; None when it stops none."""
+    record = ctx.found.get("stop")
+    if record is None:
+        return None
+    had: Possessions = record.had
+    return replace(had, processes=tuple(replace(one, command=redact(one.command)) for one in had.processes))
 
 
 async def _arm(ctx: Context, plan: Mapping[str, Any]) -> None:
@@ -184,7 +200,7 @@ async def _arm(ctx: Context, plan: Mapping[str, Any]) -> None:
     if "error" in answer:
         raise Refused(
             f"the dead man's switch cannot be armed: {clean(str(answer['error']))}",
-            "see why systemd-run refuses a timer there, or set deadman_seconds: 0 in the profile",
+            "see why systemd takes no unit or timer there, or set deadman_seconds: 0 in the profile",
         )
     ctx.found[FOUND] = token
 
@@ -203,16 +219,19 @@ async def disarm(ctx: Context) -> None:
 async def adopt(ctx: Context) -> bool:
     """Take over the switch of an unfinished run: what it knew comes into `ctx.found`, and the node waits for us now.
 
-    A switch of an earlier boot is gone, and only what its run knew is taken over. False when there was nothing.
+    False when there was nothing.
     """
     await until_rested(ctx)
     plan = plan_of(ctx.facts)
     if plan is None or FOUND in ctx.found:
         return False
+    from console.deploy.steps.stop import Stopped
     from console.deploy.steps.unit import Former
 
     ctx.found["stopped"] = plan.stopped
     ctx.found["goal"] = plan.goal
+    if plan.had is not None and plan.boot == ctx.facts.boot_id:
+        ctx.found["stop"] = Stopped(plan.stopped, plan.had)  # so that what they left is still known as theirs
     own = f"{ctx.facts.paths.units}/{plan.ours}"
     if plan.ours == ctx.profile.service.unit and own in plan.texts:
         ctx.found["unit-former"] = Former(own, plan.texts[own])
@@ -220,16 +239,16 @@ async def adopt(ctx: Context) -> bool:
     if plan.downtime_started is not None and len(serving) < len(plan.stopped):
         ctx.found["downtime_started"] = plan.downtime_started
         ctx.emit(Downtime(time=plan.downtime_started, state="started"))
-    if plan.boot == ctx.facts.boot_id:
-        kept = {
-            "since": plan.since,
-            "downtime_started": plan.downtime_started,
-            "stopped": list(plan.stopped),
-            "texts": dict(plan.texts),
-            "bring_back": [dict(item) for item in plan.bring_back],
-            "goal": None if plan.goal is None else dict(plan.goal),
-        }
-        await _arm(ctx, kept)
+    kept = {
+        "since": plan.since,
+        "downtime_started": plan.downtime_started,
+        "stopped": list(plan.stopped),
+        "texts": dict(plan.texts),
+        "bring_back": [dict(item) for item in plan.bring_back],
+        "goal": None if plan.goal is None else dict(plan.goal),
+        "had": None if plan.had is None else asdict(plan.had),
+    }
+    await _arm(ctx, kept)
     ctx.emit(
         Noted(time=time.time(), text=f"going on with the downtime of run {plan.run}; its switch waits for this run")
     )
@@ -277,6 +296,17 @@ async def overtaken(ctx: Context) -> RelaunchError | None:
     return Restored(headline(sentence(ctx.facts), 400), "run the redeploy again; what was downloaded is there")
 
 
+async def heard_again(ctx: Context, node: Node) -> None:
+    """After a restart of the node its switch hears of us before anything else is done; raises how the run ends when it
+    has not waited. Looked at after the touch, since what did not begin before it will not begin. `node` is the bare one."""
+    if FOUND not in ctx.found:
+        return
+    await _touch(ctx, node)
+    await ctx.refresh()
+    if (end := await overtaken(ctx)) is not None:
+        raise end
+
+
 # ------------------------------------------------------------------------------------------------------- the heartbeat
 
 
@@ -297,12 +327,16 @@ async def beating(ctx: Context, node: Node) -> AsyncIterator[None]:
 
 
 async def _beat(ctx: Context, node: Node, every: float) -> None:
-    argv = ("touch", "-c", "--", ctx.facts.path(f"{FOLDER}/heartbeat"))
     while True:
         await asyncio.sleep(every)  # a beat is a matter of time and of nothing else
         if FOUND in ctx.found:
-            with contextlib.suppress(RelaunchError):  # a lost link is why the switch is there
-                await node.run(argv, timeout=max(5.0, every), sudo=True)
+            await _touch(ctx, node, max(5.0, every))
+
+
+async def _touch(ctx: Context, node: Node, timeout: float = 30.0) -> None:
+    argv = ("touch", "-c", "--", ctx.facts.path(f"{FOLDER}/heartbeat"))
+    with contextlib.suppress(RelaunchError):  # a lost link is why the switch is there
+        await node.run(argv, timeout=timeout, sudo=True)
 
 
 def _program() -> str:
@@ -310,7 +344,7 @@ def _program() -> str:
 
 
 async def _ask(ctx: Context, question: Mapping[str, Any]) -> Mapping[str, Any]:
-    asked = {**question, "folder": ctx.facts.path(FOLDER)}
+    asked = {**question, "folder": ctx.facts.path(FOLDER), "units": ctx.facts.paths.units}
     answer = await ask(ctx.node, "deadman", _program(), asked, timeout=60, sudo=True, mutates=True)
     while answer.get("acting") and question["op"] == "arm":
         await ctx.refresh()

@@ -13,19 +13,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console import triage
 from console.deploy.cause import Story, cause_event, story
 from console.deploy.runlog import as_json, write_parts
-from console.deploy.start import Ended, Starting
+from console.deploy.starting import Ended, Starting
 from console.errors import NotReady, RelaunchError, UnitFailed, Unreachable
 from console.events import CauseFound, encode
 from console.node import journal
 from console.node.facts import Facts, Question, read_facts
 from console.node.gpu import GpuSample
 from console.text import gib
-from console.triage import Diagnosis, Outside, Reader, load_rules
 
 if TYPE_CHECKING:
     from console.deploy.step import Context
+    from console.triage import Diagnosis, Outside
 
 
 async def explain(ctx: Context, ended: Ended, *, step: str) -> RelaunchError:
@@ -104,7 +105,7 @@ def outside(ctx: Context, ended: Ended, fresh: Facts | None) -> Outside:
     known = set(ctx.facts.kernel_log)
     kernel = () if fresh is None else tuple(line for line in fresh.kernel_log if line not in known)
     alive = ended.kind in ("hung", "no-log", "failed")
-    return Outside(
+    return triage.Outside(
         alive=alive,
         silent_seconds=ended.seconds,
         unit_result=None if state is None or alive else state.result,
@@ -179,8 +180,10 @@ async def capture(ctx: Context, step: str, error: RelaunchError) -> None:
     if ctx.options.get("evidence_dir") is None or ctx.found.pop("captured", False):
         return
     unit = ctx.profile.service.unit
-    known = ctx.found.get("launch")
-    starting = known if isinstance(known, Starting) else Starting(unit, load_rules(), Reader(load_rules()))
+    starting = ctx.found.get("launch")
+    if not isinstance(starting, Starting):
+        rules = triage.load_rules()
+        starting = Starting(unit, rules, triage.Reader(rules))
     if starting.invocation:
         with contextlib.suppress(RelaunchError):
             await catch_up(ctx, starting)

@@ -1,7 +1,8 @@
 """A known remedy as a changed profile: what `--fix` does after a failed start, once per remedy.
 
 Pure. Triage names the remedy (`Diagnosis.fix`: a verb, or `verb:value`); only what can be said in the profile is done here,
-anything else stays advice. The relaunch itself is the walk's business.
+anything else stays advice. The relaunch itself is the walk's business. A remedy that an earlier run told (`Remedy`) is done
+again only where the lines that it moves still stand as they stood then.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from console.events import Changed
+from console.events import Remedy
 from console.profile.model import FlagValue, Profile, Variable
-from console.triage import Diagnosis
 
 READY_TIMEOUT = "3600"
 """Seconds for VLLM_ENGINE_READY_TIMEOUT_S: DOMAIN D13."""
@@ -34,17 +34,17 @@ class ProfileEdit:
     text: str
     diff: str
 
-    def event(self, time: float) -> Changed:
-        """The change, for whoever watches the run."""
-        return Changed(time=time, step="launch", text=f"fix {self.name}: {self.text}", diff=self.diff)
+    def event(self, time: float, *, applied: bool) -> Remedy:
+        """The change, for whoever watches the run, and for the run that comes back to it."""
+        return Remedy(time=time, step="launch", name=self.name, text=self.text, diff=self.diff, applied=applied)
 
 
-def fix_for(profile: Profile, diagnosis: Diagnosis, *, patched: bool = False) -> ProfileEdit | None:
-    """The edit that the diagnosis proposes, or None when it proposes none, or none that would change anything.
+def fix_for(profile: Profile, fix: str | None, *, patched: bool = False) -> ProfileEdit | None:
+    """The edit that a diagnosis proposes by its `fix`, or None when it proposes none, or none that would change anything.
 
     `patched`: the unit already served an overlay without the FP8 field, so that only the flag can still help.
     """
-    verb, _, value = (diagnosis.fix or "").partition(":")
+    verb, _, value = (fix or "").partition(":")
     if verb == "kv-patch" and patched:
         verb = "kv-flag"
     match verb:
@@ -66,6 +66,29 @@ def fix_for(profile: Profile, diagnosis: Diagnosis, *, patched: bool = False) ->
         return None
     name = f"{verb}:{value}" if value else verb
     return ProfileEdit(name, changed, text, _diff(profile, changed))
+
+
+def edits_again(profile: Profile, remedies: Iterable[Remedy]) -> tuple[ProfileEdit, ...]:
+    """Remedies of an earlier run as edits of `profile`, each upon the one before. What the profile says by now is left
+    out; the first that finds other lines than it moved then ends the list: nobody has tried it upon these."""
+    edits: list[ProfileEdit] = []
+    for remedy in remedies:
+        lines = set(_lines(profile))
+        gone, come = _moved(remedy.diff)
+        if come <= lines and not gone & lines:
+            continue
+        edit = fix_for(profile, remedy.name) if gone <= lines and not come & lines else None
+        if edit is None or _moved(edit.diff) != (gone, come):
+            break
+        edits.append(edit)
+        profile = edit.profile
+    return tuple(edits)
+
+
+def _moved(diff: str) -> tuple[set[str], set[str]]:
+    """The lines that a diff takes away, and those that it brings."""
+    body = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+    return {line[1:] for line in body if line[:1] == "-"}, {line[1:] for line in body if line[:1] == "+"}
 
 
 def _kv(profile: Profile, *, patch: bool) -> tuple[Profile, str]:

@@ -75,7 +75,7 @@ def _table(flags: Mapping[str, Any], version: str, variables: frozenset[str] | N
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Span(_Strict):

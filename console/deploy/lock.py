@@ -74,10 +74,12 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A held lock. `broke` is the stale owner that stood in the way, or None."""
+    """A held lock. `broke` is the stale owner that stood in the way, or None; `swept` are temporary files of writes that
+    were cut off, which whoever takes the lock removes."""
 
     owner: Owner
     broke: Owner | None = None
+    swept: tuple[str, ...] = ()
 
 
 def parse_owner(data: object) -> Owner | None:
@@ -129,7 +131,7 @@ async def acquire(node: Node, facts: Facts, wanted: Owner) -> Lock:
             f"{node.name} is locked by {present or 'somebody unknown'}",
             "wait for that run to end, or look who it is and break the lock with: relaunch unlock",
         )
-    return Lock(present, parse_owner(answer.get("broke")))
+    return Lock(present, parse_owner(answer.get("broke")), tuple(map(str, answer.get("swept", ()))))
 
 
 @asynccontextmanager
@@ -143,6 +145,8 @@ async def held(
     lock = await _acquire_within(node, facts, wanted, wait, emit)
     if lock.broke is not None and emit is not None:
         emit(Noted(time=time.time(), text=f"took over the stale lock of {lock.broke}"))
+    if lock.swept and emit is not None:
+        emit(Noted(time=time.time(), text=f"removed what writes that were cut off had left: {', '.join(lock.swept)}"))
     try:
         yield lock
     finally:
@@ -198,6 +202,7 @@ async def _ask(
         "owner": asdict(who),
         "judged": judged,
         "audit": {"path": facts.path(AUDIT_FILE), "line": line},
+        "sweep": [facts.paths.state, facts.paths.units],
     }
     source = agent.program(_SOURCE.read_text(encoding="utf-8"), ("audit",))
     answer: dict[str, Any] = await ask(node, "lock", source, question, timeout=30, sudo=True, mutates=True)

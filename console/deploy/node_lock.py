@@ -1,19 +1,25 @@
 """Runs on the node: take, give back or break the lock file, one at a time under a guard. Python 3.6, stdlib only.
 
 ASK: {"action": "acquire" | "release" | "break", "path": the lock file, "owner": {...}, "judged": token or null,
-"audit": {"path", "line"} or null: where and what to write down when the lock changed hands}.
-Answer: {"held": true | false, "owner": {...} or null, "broke": {...} or null}.
+"audit": {"path", "line"} or null: where and what to write down when the lock changed hands, "sweep": [folder]}.
+Answer: {"held": true | false, "owner": {...} or null, "broke": {...} or null, "swept": [path]}.
+Whoever takes the lock removes temporary files that a write which was cut off has left in `sweep` and below.
 `judged` is the token of a lock that the asker has judged abandoned; only that very lock is taken over.
 """
 
 import fcntl
 import json
 import os
+import re
+import stat
+import time
 from typing import Any
 
 from console.node.agent.audit import append
 
 ASK: "dict[str, Any]" = globals().get("ASK", {})
+TEMPORARY = re.compile(r"\.relaunch-[0-9a-f]{16}$")
+MOMENT = 60.0
 
 
 def boot_id() -> str:
@@ -82,6 +88,42 @@ def break_lock(path: str, judged: "str | None") -> "dict[str, Any]":
     return {"held": False, "owner": present, "broke": None}
 
 
+def sweep(folders: "list[str]") -> "list[str]":
+    """Remove what dead writers left (see node_file.py), and tell its paths. Others may write without the lock: a file is
+    theirs when its writer still holds it locked, or when it was written a moment ago in this boot."""
+    found = []
+    for top in folders:
+        for base, inside, names in os.walk(top):
+            inside[:] = [name for name in inside if name != "overlays" and not name.endswith((".wants", ".requires"))]
+            found += [os.path.join(base, name) for name in names if TEMPORARY.match(name)]
+    return [path for path in found if abandoned(path) and removed(path)]
+
+
+def abandoned(path: str) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        facts = os.fstat(handle)
+        now = time.time()
+        booted = now - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
+        return stat.S_ISREG(facts.st_mode) and (facts.st_mtime < booted or facts.st_mtime < now - MOMENT)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def removed(path: str) -> bool:
+    try:
+        os.unlink(path)
+        return True
+    except OSError:
+        return False
+
+
 def main() -> None:
     path = ASK["path"]
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -98,7 +140,8 @@ def main() -> None:
     if audit and changed:
         broke = (answer["broke"] or {}).get("who")
         append(audit["path"], dict(audit["line"], result="done" + (", was %s's" % broke if broke else "")))
-    print(json.dumps(answer))
+    swept = sweep(ASK.get("sweep", [])) if answer["held"] and changed else []
+    print(json.dumps(dict(answer, swept=swept)))
 
 
 if __name__ == "__main__":

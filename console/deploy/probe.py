@@ -1,4 +1,4 @@
-"""What a server on the node answers: health, its models, one generation. HTTP through the node's private socket.
+"""What a server on the node answers: health, its models, one generation.
 
 Each function makes one request, raises `NotReady` with what came back instead, and lets nothing of it through unclean. A
 request that the server answered with 5xx is told from one that nobody answered: the first may have killed the engine.
@@ -6,15 +6,13 @@ request that the server answered with 5xx is told from one that nobody answered:
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from console.deploy.sanity import shown
 from console.errors import NotReady
+from console.node.http import Http, NoReply
 from console.text import Secret, clean
 
 HEALTH_TIMEOUT = 5.0
@@ -41,37 +39,34 @@ class NoAnswer(NotReady):
         self.status = status
 
 
-async def health(session: aiohttp.ClientSession) -> int | None:
+async def health(http: Http) -> int | None:
     """The status of /health; None when nobody answers, as while a model loads."""
     try:
-        async with asyncio.timeout(HEALTH_TIMEOUT), session.get("/health") as response:
-            return response.status
-    except (aiohttp.ClientError, OSError, TimeoutError):
+        return (await http.request("GET", "/health", limit=HEALTH_TIMEOUT)).status
+    except NoReply:
         return None
 
 
-async def model_ids(session: aiohttp.ClientSession, key: Secret | None = None) -> tuple[str, ...]:
+async def model_ids(http: Http, key: Secret | None = None) -> tuple[str, ...]:
     """The ids that /v1/models shows. Raises NoAnswer."""
-    data = await _json(session, "GET", "/v1/models", None, MODELS_TIMEOUT, key)
+    data = await _json(http, "GET", "/v1/models", None, MODELS_TIMEOUT, key)
     items = data.get("data") if isinstance(data, dict) else None
     if not isinstance(items, list):
         raise NoAnswer("/v1/models does not answer like an OpenAI server", "look what listens on that port")
     return tuple(str(item.get("id")) for item in items if isinstance(item, dict) and item.get("id"))
 
 
-async def generate(
-    session: aiohttp.ClientSession, model: str, prompt: str, max_tokens: int, key: Secret | None = None
-) -> Answer:
+async def generate(http: Http, model: str, prompt: str, max_tokens: int, key: Secret | None = None) -> Answer:
     """One answer at temperature 0, as chat; as plain completion for a model without a chat template. Raises NoAnswer."""
     shared = {"model": model, "max_tokens": max_tokens, "temperature": 0}
     try:
         body = {**shared, "messages": [{"role": "user", "content": prompt}]}
-        return _answer(await _json(session, "POST", "/v1/chat/completions", body, GENERATION_TIMEOUT, key))
+        return _answer(await _json(http, "POST", "/v1/chat/completions", body, GENERATION_TIMEOUT, key))
     except NoAnswer as error:
         if error.status not in (400, 404, 405, 501):
             raise
     body = {**shared, "prompt": prompt}
-    return _answer(await _json(session, "POST", "/v1/completions", body, GENERATION_TIMEOUT, key))
+    return _answer(await _json(http, "POST", "/v1/completions", body, GENERATION_TIMEOUT, key))
 
 
 def _answer(data: Any) -> Answer:
@@ -90,18 +85,14 @@ def _answer(data: Any) -> Answer:
         raise NoAnswer("the server's answer holds no completion", "look at the service's log") from error
 
 
-async def _json(
-    session: aiohttp.ClientSession, method: str, path: str, body: Any, timeout: float, key: Secret | None
-) -> Any:
+async def _json(http: Http, method: str, path: str, body: Any, timeout: float, key: Secret | None) -> Any:
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else None
+    data = None if body is None else json.dumps(body).encode()
     try:
-        async with asyncio.timeout(timeout), session.request(method, path, json=body, headers=headers) as response:
-            raw = await response.text(errors="replace")
-            status = response.status
-    except TimeoutError as error:
-        raise NoAnswer(f"{path} did not answer within {timeout:.0f} s", "look at the service's log") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise NoAnswer(f"{path}: {clean(str(error)) or type(error).__name__}", "look at the service's log") from error
+        reply = await http.request(method, path, limit=timeout, json=data, headers=headers)
+    except NoReply as error:
+        raise NoAnswer(f"{path}: {clean(str(error))}", "look at the service's log") from error
+    raw, status = reply.text, reply.status
     if status == 401:
         raise NoAnswer(f"{path} answered 401", _KEY, status)
     if status != 200:

@@ -16,14 +16,13 @@ from console.deploy.sanity import sense, shown
 from console.errors import Nonsense, NotReady, RelaunchError, Unreachable
 from console.node import systemd
 from console.node.base import NoSuchFile
-from console.node.facts import Question, read_facts
+from console.node.facts import Facts, Question, read_facts
 from console.profile.model import Prompt
 from console.text import Secret, clean, plural
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from console.deploy.step import Context
+    from console.node.http import Http
 
 BUILT_IN = (Prompt(prompt="What is the capital of France? Answer with one word.", expect="Paris", max_tokens=64),)
 HEALTH_LIMIT = 120.0
@@ -49,15 +48,16 @@ class Server:
 async def until_healthy(ctx: Context, server: Server) -> None:
     """Return when /health answers 200. Raises NotReady after HEALTH_LIMIT, or as soon as the unit is gone.
 
-    HTTP tells nobody when it becomes so, hence the look at intervals; it is one request on a channel that is open.
+    HTTP tells nobody when it becomes so, hence the look at intervals; it is one short channel of an open connection.
     """
+    http = ctx.node.http(server.port)
     limit = ctx.profile.ready.stalls.get("http_starting", HEALTH_LIMIT)
     status: int | None = None
     try:
-        async with ctx.node.http(server.port) as session, asyncio.timeout(limit):
+        async with asyncio.timeout(limit):
             gone = asyncio.ensure_future(_until_gone(ctx, server.unit))
             try:
-                while (status := await probe.health(session)) != 200:
+                while (status := await probe.health(http)) != 200:
                     await asyncio.wait({gone}, timeout=HEALTH_EVERY)
                     if gone.done():
                         raise NotReady(f"{server.unit} {gone.result()} before it answered", "look at its journal")
@@ -80,24 +80,26 @@ async def _until_gone(ctx: Context, unit: str) -> str:
     raise Unreachable(f"the state of {unit} on {ctx.node.name} can no longer be watched")
 
 
-async def pass_gate(ctx: Context, server: Server, prompts: tuple[Prompt, ...]) -> str:
-    """Identity, ownership and sense of what answers on the port; the evidence in words.
+async def pass_gate(ctx: Context, server: Server, prompts: tuple[Prompt, ...], *, facts: Facts | None = None) -> str:
+    """Identity, ownership and sense of what answers on the port; the evidence in words. `facts` are those of this very
+    moment, when the caller has just read them.
 
     Raises NotReady, Nonsense, Unreachable.
     """
     key = await api_key(ctx)
-    async with ctx.node.http(server.port) as session:
-        if (status := await probe.health(session)) != 200:
-            answer = "nobody answers" if status is None else f"it answers {status}"
-            raise NotReady(f"/health on port {server.port}: {answer}", f"look at the journal of {server.unit}")
-        model = await _identity(session, server, key)
-        owner = await _owner(ctx, server)
-        said = await _sense(session, model, prompts or BUILT_IN, key)
+    http = ctx.node.http(server.port)
+    if (status := await probe.health(http)) != 200:
+        answer = "nobody answers" if status is None else f"it answers {status}"
+        raise NotReady(f"/health on port {server.port}: {answer}", f"look at the journal of {server.unit}")
+    model = await _identity(http, server, key)
+    asked = Question(units=(server.unit,), ports=(server.port,))
+    owner = _owner(facts or await read_facts(ctx.node, asked), server)
+    said = await _sense(http, model, prompts or BUILT_IN, key)
     return f"health 200, model {model}, port {server.port} owned by {owner}, {said}"
 
 
-async def _identity(session: aiohttp.ClientSession, server: Server, key: Secret | None) -> str:
-    ids = await probe.model_ids(session, key)
+async def _identity(http: Http, server: Server, key: Secret | None) -> str:
+    ids = await probe.model_ids(http, key)
     if server.served is not None and server.served not in ids:
         shows = ", ".join(clean(name) for name in ids) or "no model"
         raise NotReady(
@@ -109,9 +111,8 @@ async def _identity(session: aiohttp.ClientSession, server: Server, key: Secret 
     return server.served or ids[0]
 
 
-async def _owner(ctx: Context, server: Server) -> str:
+def _owner(fresh: Facts, server: Server) -> str:
     """That the listener is a process of our unit, and of the start that was launched."""
-    fresh = await read_facts(ctx.node, Question(units=(server.unit,), ports=(server.port,)))
     mine = [listener for listener in fresh.listeners if listener.port == server.port]
     state = fresh.units.get(server.unit)
     if not mine:
@@ -139,10 +140,10 @@ async def _owner(ctx: Context, server: Server) -> str:
     )
 
 
-async def _sense(session: aiohttp.ClientSession, model: str, prompts: tuple[Prompt, ...], key: Secret | None) -> str:
+async def _sense(http: Http, model: str, prompts: tuple[Prompt, ...], key: Secret | None) -> str:
     first = ""
     for prompt in prompts:
-        answer = await probe.generate(session, model, prompt.prompt, prompt.max_tokens, key)
+        answer = await probe.generate(http, model, prompt.prompt, prompt.max_tokens, key)
         if reason := sense(answer.text, prompt.prompt, prompt.expect):
             raise Nonsense(
                 f"{model} generates nonsense: the answer to {shown(prompt.prompt, 60)} {reason}: {shown(answer.text)}",
@@ -165,13 +166,14 @@ async def api_key(ctx: Context) -> Secret | None:
     return Secret(match[1].strip().strip("\"'")) if match else None
 
 
-async def probe_serving(ctx: Context) -> bool:
-    """A live look at what `already_serving` only reads: at most three requests and one exec. A failure is remembered in
+async def probe_serving(ctx: Context, *, facts: Facts | None = None) -> bool:
+    """A live look at what `already_serving` only reads: at most three requests and one exec, which the `facts` of this very
+    moment save. A failure is remembered in
     `ctx.found["serving"]`, so that a server that systemd has as active and that answers nothing is launched again."""
     unit = ctx.facts.units.get(ctx.profile.service.unit)
     server = wanted(ctx, unit.invocation if unit else "")
     try:
-        ctx.found["ready_evidence"] = await pass_gate(ctx, server, ctx.profile.ready.prompts[:1])
+        ctx.found["ready_evidence"] = await pass_gate(ctx, server, ctx.profile.ready.prompts[:1], facts=facts)
     except Unreachable:
         raise
     except RelaunchError as error:

@@ -11,14 +11,18 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from console.deploy import deadman
-from console.events import Measured, decode, encode
+from console.errors import RelaunchError, Unreachable
+from console.events import Measured, Noted, decode, encode
 from console.node.base import Node, succeeded
 from console.node.facts import Facts, Question, UnitState
+from console.text import headline
 
 if TYPE_CHECKING:
     from console.deploy.step import Context
@@ -56,7 +60,8 @@ class Release:
     model_path: str = ""
     """What the server was pointed at: the overlay, or the download itself."""
     overlay: Mapping[str, str] = field(default_factory=dict)
-    """sha256 of each rewritten file of the overlay, by absolute path; empty when nothing was rewritten."""
+    """sha256 of each rewritten file that the server reads, by absolute path: in the overlays of the model and of a draft
+    model, or in the download where it was edited in place. Empty when nothing was rewritten."""
     environment: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
@@ -214,7 +219,7 @@ def already_serving(ctx: Context) -> bool:
 
 
 def _overlay_moved(facts: Facts, release: Release) -> bool:
-    """A rewritten file of the overlay is not what it was when the server read it."""
+    """A rewritten file is not what it was when the server read it."""
     return any(path in facts.files and sha256(facts.files[path]) != digest for path, digest in release.overlay.items())
 
 
@@ -245,7 +250,7 @@ def draft(ctx: Context, number: int, *, stopped: tuple[str, ...] = ()) -> Releas
         venv=facts.path(profile.vllm.venv),
         vllm=profile.vllm.version,
         model_path=outcome.model_path,
-        overlay=dict(outcome.overlay),
+        overlay=dict(outcome.rewritten),
         environment=tuple(sorted(profile.environment)),
         replaces=profile.replaces,
         stopped=stopped,
@@ -290,11 +295,21 @@ async def point_last_good(node: Node, facts: Facts, number: int) -> None:
     await node.write(facts.path(LAST_GOOD_FILE), f"{number}\n".encode(), mode=0o644, sudo=True)
 
 
-async def mark(node: Node, facts: Facts, release: Release, state: State) -> Release:
-    """Write the release again with another state; the release as it now stands."""
-    changed = replace(release, state=state)
-    await write_release(node, facts, changed)
-    return changed
+async def mark_failed(ctx: Context, release: Release) -> None:
+    """Write the release again as a failed one."""
+    with in_passing(ctx):
+        await write_release(ctx.node, ctx.facts, replace(release, state="failed"))
+
+
+@contextmanager
+def in_passing(ctx: Context) -> Iterator[None]:
+    """What a way back writes down for later must not stop it, on a full disk for instance: that it failed is told."""
+    try:
+        yield
+    except Unreachable:
+        raise
+    except RelaunchError as error:
+        ctx.emit(Noted(time=time.time(), text=f"this could not be written down: {headline(error.message)}"))
 
 
 async def restore(ctx: Context, release: Release | None = None) -> str:

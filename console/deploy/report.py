@@ -19,7 +19,7 @@ from console.deploy.picture import Mark, bars, lines
 from console.deploy.runlog import ABOUT, GPU_MEMORY
 from console.deploy.store import RunRow, Store
 from console.errors import RelaunchError
-from console.events import Event, Measured, StepChanged
+from console.events import Compared, Event, Measured, StepChanged
 from console.state import Snapshot, fold
 from console.text import clean, duration, gib, redact
 
@@ -85,6 +85,8 @@ def page(
         ("Load test", _load_test(run)),
         ("Notes", _list(run.notes)),
         ("Findings", _list(f"{item.level}: {item.text}" for item in run.findings if item.level != "allow")),
+        ("Memory, as forecast", _pre("\n\n".join(item.table for item in run.findings if item.table))),
+        ("Memory, as the server's log has it", _table((item.what, _compared(item)) for item in run.compared)),
         ("Machine and versions", _machine(about)),
         ("Environment of the service", _environment(about)),
         ("Unit", _pre(evidence.get("unit.service", ""))),
@@ -256,11 +258,20 @@ def _machine(about: Mapping[str, Any]) -> str:
         ("systemd", about.get("systemd")),
         ("Python", about.get("python")),
         ("CPUs, memory", f"{about.get('cpus')}, {gib(about.get('memory') or 0)}"),
-        *((f"vLLM in {path}", version or "none") for path, version in (about.get("vllm") or {}).items()),
+        ("vLLM wanted", ((about.get("profile") or {}).get("vllm") or {}).get("version")),
+        *((f"vLLM in {path} at the start", version or "none") for path, version in (about.get("vllm") or {}).items()),
         *((f"{unit} at the start", state) for unit, state in (about.get("units") or {}).items()),
         ("Relaunch", about.get("relaunch")),
     ]
     return _table((name, "unknown" if value is None else str(value)) for name, value in rows)
+
+
+def _compared(item: Compared) -> str:
+    def figure(value: float | None) -> str:
+        return "unknown" if value is None else gib(value) if item.unit == "bytes" else f"{value:,.0f} {item.unit}"
+
+    error = "" if item.error is None else f" ({item.error * 100:+.1f} %)"
+    return f"{figure(item.measured)}, forecast {figure(item.expected)}{error}"
 
 
 def _environment(about: Mapping[str, Any]) -> str:

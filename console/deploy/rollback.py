@@ -19,7 +19,6 @@ from console.deploy import deadman, evidence, probe, ready, start
 from console.deploy.release import (
     LAST_GOOD_FILE,
     Release,
-    already_serving,
     last_good,
     point_last_good,
     releases,
@@ -27,7 +26,7 @@ from console.deploy.release import (
     sha256,
     write_release,
 )
-from console.deploy.start import Ended
+from console.deploy.starting import Ended, Starting
 from console.deploy.unitfile import parse_unit
 from console.errors import (
     CommandFailed,
@@ -166,7 +165,7 @@ def _serving_now(ctx: Context, current: Release | None) -> tuple[Target, ...]:
 
 
 async def what_lacks(ctx: Context, release: Release) -> tuple[str, ...]:
-    """What a release needs that is not on the node any more, in words: environment, model folder, overlay by its hashes."""
+    """What a release needs that is not on the node any more, in words: environment, model folder, rewritten files by hash."""
     asked = Question(
         venvs=(release.venv,), folders=(release.model_folder, release.model_path), read=tuple(release.overlay)
     )
@@ -180,17 +179,34 @@ async def what_lacks(ctx: Context, release: Release) -> tuple[str, ...]:
     folder = facts.folders.get(release.model_folder)
     if folder is None or not any(entry.name.endswith((".safetensors", ".bin", ".gguf")) for entry in folder.files):
         lacking.append(f"there are no weights in {release.model_folder}")
-    moved = [path for path, digest in release.overlay.items() if sha256(facts.files.get(path, "")) != digest]
-    if moved:
-        lacking.append(f"{', '.join(moved)} {'is' if len(moved) == 1 else 'are'} not what was served")
-    elif release.overlay:
+    differing = _differing(facts, release)
+    lacking += differing
+    for overlay in _overlays(facts, release) if not differing else ():
         try:
-            await verify_overlay(ctx.node, release.model_path)
+            await verify_overlay(ctx.node, overlay)
         except Unreachable:
             raise
         except RelaunchError as error:
             lacking.append(error.message)
     return tuple(lacking)
+
+
+def _differing(facts: Facts, release: Release) -> list[str]:
+    """Rewritten files of a release that are not what was served, each in words with both hashes."""
+    found = []
+    for path, digest in release.overlay.items():
+        if path not in facts.files:
+            found.append(f"{path} is not there, or cannot be read")
+        elif (now := sha256(facts.files[path])) != digest:
+            found.append(f"{path} is not what was served: sha256 {now[:12]} instead of {digest[:12]}")
+    return found
+
+
+def _overlays(facts: Facts, release: Release) -> tuple[str, ...]:
+    """The overlay folders among the places of a release's rewritten files."""
+    top = facts.path("state:/overlays") + "/"
+    names = (path[len(top) :].split("/", 1)[0] for path in release.overlay if path.startswith(top))
+    return tuple(dict.fromkeys(top + name for name in names))
 
 
 def served_before(ctx: Context) -> tuple[Target, ...]:
@@ -225,7 +241,7 @@ def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...],
         return _of_unfinished(ctx, known)
     if current is None:
         raise Refused(f"{ctx.node.name} holds no last good release", "deploy first; there is nothing to go back to")
-    if not already_serving(ctx):
+    if not _serves(ctx, current):
         return (_of_release(current),), current.number
     former = known.get(current.former) if current.former is not None else None
     if former is not None:
@@ -237,6 +253,14 @@ def _earlier(ctx: Context, current: Release | None) -> tuple[tuple[Target, ...],
             f"release {current.number} is the first one and replaced nothing", "there is nothing to go back to"
         )
     return targets, None
+
+
+def _serves(ctx: Context, release: Release) -> bool:
+    """The release is what runs right now, whatever the profile asks for by now: a remedy of a run stands in no profile."""
+    unit = ctx.facts.units.get(release.unit)
+    if unit is None or unit.active != "active" or unit.stale or ctx.found.get("serving") is False:
+        return False
+    return unit.text == release.unit_text and unit.invocation == release.invocation
 
 
 def _of_unfinished(ctx: Context, known: Mapping[int, Release]) -> tuple[tuple[Target, ...], int | None]:
@@ -340,13 +364,13 @@ async def _install(ctx: Context, facts: Facts, target: Target) -> None:
     await _do(ctx, systemd.daemon_reload())
 
 
-async def _until_up(ctx: Context, starting: start.Starting, server: ready.Server) -> None:
+async def _until_up(ctx: Context, starting: Starting, server: ready.Server) -> None:
     """Until /health answers, or the log says why it will not. A former service may be anything that speaks HTTP, so its
     log need not have a ready line that triage knows."""
     log = asyncio.ensure_future(start.follow(ctx, starting, step=NAME))
     try:
-        async with asyncio.timeout(PATIENCE), ctx.node.http(server.port) as session:
-            while await probe.health(session) != 200:
+        async with asyncio.timeout(PATIENCE):
+            while await probe.health(ctx.node.http(server.port)) != 200:
                 if log.done() and (error := log.exception()) is not None:
                     raise error
                 await asyncio.wait({log}, timeout=ready.HEALTH_EVERY if not log.done() else None)

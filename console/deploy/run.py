@@ -60,6 +60,8 @@ Remedy = Callable[[Context, RelaunchError], Awaitable[bool]]
 
 KEPT = ("stopped", "downtime_started", "unit-former", "lock_token", "goal", "adopted", "fixes", "deadman")
 """What of `Context.found` stays when the steps are walked again: what cannot be measured any more."""
+WAY_BACK = "rollback"
+"""What the way back after a failure is called, as the verb is."""
 REBOOTS = 3
 """Restarts of the node that one run puts up with."""
 
@@ -144,6 +146,23 @@ class Walk:
                 self._say(step, "needed", _in_short(outcome.changes))
         return tuple(needed)
 
+    async def satisfied(self) -> bool:
+        """Look at every step. True, and all of it told, when none has anything to do; else nothing was told and nothing
+        decided: the walk looks again."""
+        tell, held = self.ctx.emit, list[Event]()
+        self.ctx.emit = held.append
+        try:
+            for step in self.steps:
+                if isinstance(await self._check(step), Needed):
+                    return False
+        except RelaunchError:
+            return False
+        finally:
+            self.ctx.emit = tell
+        for event in held:
+            tell(event)
+        return True
+
     async def walk(self) -> tuple[str, ...]:
         """Bring every step about; the names of the steps that did something. Raises the error that ends the run."""
         changed: list[str] = []
@@ -164,6 +183,9 @@ class Walk:
                     self._failed(step, end)
                     self._skip(index)
                     raise end from error
+                if self._boot() != self.boot:  # the failure is only what the restart looks like from this step
+                    await self._begin_anew()
+                    return (*changed, *await self.walk())
                 self._failed(step, error)
                 await self.transaction.capture(self.ctx, step.name, error)
                 if await self.remedy(self.ctx, error):
@@ -223,7 +245,7 @@ class Walk:
                 NotReady(f"{self.ctx.node.name} was started again {self.reboots} times", "look why it restarts")
             )
         self.ctx.emit(Noted(time=time.time(), text="the node was started again meanwhile; every step looks anew"))
-        keep_found(self.ctx, without=("deadman",))
+        keep_found(self.ctx)
         await self.transaction.rebooted(self.ctx)
 
     async def _once(self, step: Step) -> bool:
@@ -261,20 +283,23 @@ class Walk:
         if not downtime or self.ctx.profile.on_failure == "hold":
             await self.transaction.settle(self.ctx)
             return error
-        self.transaction.at("rollback")
+        self.transaction.at(WAY_BACK)
         if not self.served(self.ctx):
             await self._undo()
             await self.transaction.settle(self.ctx)
             return error
-        self.ctx.emit(Noted(time=time.time(), text="going back to what served before"))
+        began = time.monotonic()
+        self._say_back("running", "going back to what served before")
         try:
             await self._undo()
             evidence = await self.serves_again(self.ctx)
         except RelaunchError as second:
+            self._say_back("failed", headline(second.message) or type(second).__name__, time.monotonic() - began)
             if not isinstance(second, Unreachable) and not isinstance(second.__cause__, Unreachable):
                 await self.transaction.settle(self.ctx)  # else the node's own switch is the one way back that is left
             both = f"{headline(error.message)}; and the way back failed too: {headline(second.message)}"
             return RollbackFailed(both, second.remedy or error.remedy)
+        self._say_back("done", evidence, time.monotonic() - began)
         await self.transaction.settle(self.ctx)
         return Restored(f"{headline(error.message)}; {evidence}", error.remedy)
 
@@ -304,14 +329,21 @@ class Walk:
             self.ctx.emit(CauseFound(time=time.time(), step=step.name, text=error.message, remedy=error.remedy))
 
     def _say(self, step: Step, state: str, detail: str = "", seconds: float | None = None) -> None:
+        self._say_of(step.name, state, detail, seconds)
+
+    def _say_back(self, state: str, detail: str, seconds: float | None = None) -> None:
+        """The way back is a line of the run like a step, though no script names it."""
+        self._say_of(WAY_BACK, state, detail, seconds)
+
+    def _say_of(self, name: str, state: str, detail: str, seconds: float | None) -> None:
         self.ctx.emit(
-            StepChanged(time=time.time(), step=step.name, state=state, detail=detail, seconds=seconds)  # type: ignore[arg-type]
+            StepChanged(time=time.time(), step=name, state=state, detail=detail, seconds=seconds)  # type: ignore[arg-type]
         )
 
 
-def keep_found(ctx: Context, *, without: tuple[str, ...] = ()) -> None:
+def keep_found(ctx: Context) -> None:
     """Forget what was found, all but what the steps cannot measure again."""
-    ctx.found = {name: ctx.found[name] for name in KEPT if name in ctx.found and name not in without}
+    ctx.found = {name: ctx.found[name] for name in KEPT if name in ctx.found}
 
 
 def _in_short(changes: tuple[Change, ...]) -> str:

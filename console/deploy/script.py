@@ -109,7 +109,7 @@ def parse_script(text: str, file: str, *, name: str = "", depth: int = 0) -> Scr
     """A script from YAML. Raises InvalidFile with every problem."""
     parser = _Parser(file, depth)
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or yaml.Mark(file, 0, 0, 0, None, 0)
         raise InvalidFile(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from console.deploy import steps
+from console.deploy import ending, steps
 from console.deploy.release import restore_release
 from console.deploy.script import Do, Expect, Script
 from console.deploy.step import Change, Check, Context, Needed, Satisfied, Step
@@ -20,8 +20,10 @@ def scripted_steps(script: Script, snapshot: Callable[[], Snapshot]) -> list[Ste
         match item:
             case Expect():
                 walk.append(_Expectation(item, snapshot))
-            case Do(name="rollback"):
-                walk.append(_Rollback())
+            case Do(name="rollback", options=options):
+                walk.append(_WithOptions(_Rollback(), options))
+            case Do(name="stop" | "drain" as name, options={ending.OPTION: True}):
+                walk.append(ending.Ending(steps.step(name)))
             case Do(name=name, options=options) if options:
                 walk.append(_WithOptions(steps.step(name), options))
             case Do(name=name):

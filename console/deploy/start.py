@@ -2,8 +2,10 @@
 
 Three sources at once, all of them events: the journal of exactly this invocation, which feeds triage; the unit's state as
 systemd has it; and GPU samples, which prove movement where the log is silent (journald keeps a progress bar that ends in
-CR until its line is complete). The end is one of: ready; never started; no log; crashed; restarted by systemd, which must
-not hide a crash loop; hung in a stage. Nothing here sleeps: each wait ends on the next event or on the stage's stall limit.
+CR until its line is complete). Beside them /health is asked now and then, since the line that says "ready" may never come:
+journald drops lines of a chatty service, and uvicorn's log level may leave it out. The end is one of: ready; never started;
+no log; crashed; restarted by systemd, which must not hide a crash loop; hung in a stage. Each wait ends on the next event
+or on the stage's stall limit.
 
 A `Starting` is kept in `ctx.found["launch"]`, so that after a lost link the follow goes on at its cursor.
 """
@@ -13,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from console import triage
+from console.deploy import probe
 from console.deploy.cause import cause_event
 from console.deploy.runlog import note_gpus
+from console.deploy.starting import Ended, Starting
 from console.errors import RelaunchError, Unreachable
 from console.events import Progressed, StageReached
 from console.node import journal, systemd
@@ -29,8 +33,7 @@ from console.node.facts import UnitState
 from console.node.gpu import GpuSample, watch_gpus
 from console.node.journal import Entry
 from console.text import gib, plural
-from console.triage import Diagnosis, LoadProgress, Outside, Reader, Rules, load_rules
-from console.triage.entries import ORDER, READY, STAGES
+from console.triage.entries import READY, STAGES
 
 if TYPE_CHECKING:
     from console.deploy.step import Context
@@ -46,110 +49,24 @@ GRACE = 30.0
 SETTLE = 3.0
 QUIET = 0.4
 """After a death: the rest of the journal is read for at most SETTLE seconds, and until QUIET seconds brought nothing."""
+HEALTH_SOON, HEALTH_SELDOM = 2.0, 15.0
+"""Seconds between two looks at /health: once the engine has said that it is up, and before."""
 MEMORY_STEP = 64 << 20
 """Bytes by which a GPU's memory must differ to count as movement."""
 PROGRESS_EVERY = 0.5
 SEEN = 20_000
 """Different lines remembered per stage, to tell a new line from one that is said again and again."""
-HEAD, TAIL = 5_000, 45_000
-"""Lines of the invocation's journal that are kept for evidence, from its beginning and from its end."""
+
 
 _STAMP = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
 
 T = TypeVar("T")
 
 
-class Ended(RelaunchError):
-    """How a start ended without becoming ready. `kind`: never-started, no-log, crashed, restarted, failed or hung."""
-
-    def __init__(self, kind: str, starting: Starting, seconds: float | None = None) -> None:
-        super().__init__(f"{starting.unit}: {kind}")
-        self.kind = kind
-        self.starting = starting
-        self.seconds = seconds
-
-
-@dataclass(slots=True)
-class Spool:
-    """The journal as read, bounded: the first and the last lines, and how many fell out between them."""
-
-    head: list[str] = field(default_factory=list)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
-    count: int = 0
-
-    def add(self, entry: Entry) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(entry.time))
-        line = f"{stamp}Z {entry.source or '?'}[{entry.pid or '?'}]: {entry.message}"
-        self.count += 1
-        if len(self.head) < HEAD:
-            self.head.append(line)
-        else:
-            self.tail.append(line)
-
-    def text(self) -> str:
-        left_out = self.count - len(self.head) - len(self.tail)
-        gap = [f"[{left_out} lines left out]"] if left_out else []
-        return "\n".join([*self.head, *gap, *self.tail, ""])
-
-
-@dataclass(slots=True)
-class Starting:
-    """One start being followed. Times are monotonic seconds."""
-
-    unit: str
-    rules: Rules
-    reader: Reader
-    former: str = ""
-    """Invocation that the unit had before; it is not ours."""
-    invocation: str = ""
-    cursor: str | None = None
-    restarts: int = 0
-    state: UnitState | None = None
-    spool: Spool = field(default_factory=Spool)
-    systemd_said: list[str] = field(default_factory=list)
-    wrote: bool = False
-    """A process of the unit has written a line."""
-    stage: str | None = None
-    progress: LoadProgress | None = None
-    began: float = field(default_factory=time.monotonic)
-    moved: float = field(default_factory=time.monotonic)
-    gpus: GpuSample | None = None
-    memory: Mapping[int, int] = field(default_factory=dict)
-    failing: Diagnosis | None = None
-    """What triage said first of a failure, while the process still lived."""
-    failing_since: float = 0.0
-    told_cause: str | None = None
-    """Text of the cause that was told while the process still lived."""
-    forgiven: int | None = None
-    """Line of a cause after which the start went on all the same."""
-    shards_from: tuple[float, int] | None = None
-    told: float = 0.0
-    seen: set[str] = field(default_factory=set)
-
-    @property
-    def ready(self) -> bool:
-        return self.stage is not None and ORDER.get(self.stage, -1) >= READY
-
-    def diagnosis(self, outside: Outside | None = None) -> Diagnosis:
-        return self.reader.diagnosis(outside)
-
-    def take(self, entry: Entry) -> bool:
-        """Take one journal entry in; True when a process of the unit wrote it, and not systemd: neither the manager nor
-        its child on the way to the exec, whose name in the log is the program's in brackets."""
-        self.cursor = entry.cursor
-        self.spool.add(entry)
-        if entry.source == "systemd" or entry.pid == 1 or entry.source.startswith("("):
-            self.systemd_said = [*self.systemd_said[-19:], entry.message]
-            return False
-        self.wrote = True
-        self.reader.feed_line(entry.message)
-        return True
-
-
 def starting_of(ctx: Context, unit: str) -> Starting:
     """A new follow of `unit`, with the profile's stall limits."""
-    rules = load_rules().with_stalls(ctx.profile.ready.stalls)
-    return Starting(unit=unit, rules=rules, reader=Reader(rules))
+    rules = triage.load_rules().with_stalls(ctx.profile.ready.stalls)
+    return Starting(unit=unit, rules=rules, reader=triage.Reader(rules))
 
 
 # ---------------------------------------------------------------------------------------------------------- the start
@@ -201,11 +118,17 @@ class _Over:
     error: RelaunchError | None
 
 
-_Item: TypeAlias = Entry | UnitState | GpuSample | _Over
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """/health answered 200."""
 
 
-async def follow(ctx: Context, starting: Starting, *, step: str) -> None:
-    """Return when the server says that it is ready; raises `Ended` otherwise, and Unreachable when the link is lost."""
+_Item: TypeAlias = Entry | UnitState | GpuSample | _Answers | _Over
+
+
+async def follow(ctx: Context, starting: Starting, *, step: str, port: int | None = None) -> None:
+    """Return when the server says that it is ready, or answers on `port`; raises `Ended` otherwise, and Unreachable when
+    the link is lost."""
     queue: asyncio.Queue[_Item] = asyncio.Queue(maxsize=20_000)
     pumps = [
         _pump("journal", _journal(ctx, starting), queue),
@@ -213,12 +136,33 @@ async def follow(ctx: Context, starting: Starting, *, step: str) -> None:
     ]
     if ctx.facts.gpus is not None:
         pumps.append(_pump("gpus", watch_gpus(ctx.node, 2.0), queue))
+    if port is not None:
+        pumps.append(_pump("health", _health(ctx, starting, port), queue))
     await _beside(pumps, lambda: _Follow(ctx, starting, step, queue).until_ready())
 
 
 def _journal(ctx: Context, starting: Starting) -> AbstractAsyncContextManager[AsyncIterator[Entry]]:
     bound = starting.invocation or None
     return journal.follow(ctx.node, starting.unit, invocation=bound, cursor=starting.cursor)
+
+
+@asynccontextmanager
+async def _health(ctx: Context, starting: Starting, port: int) -> AsyncIterator[AsyncIterator[_Answers]]:
+    """Once, when /health answers. HTTP tells nobody when it comes."""
+    http = ctx.node.http(port)
+
+    async def answers() -> AsyncIterator[_Answers]:
+        looked = time.monotonic()
+        while True:
+            await asyncio.sleep(min(HEALTH_SOON, HEALTH_SELDOM))
+            if not starting.nearly and time.monotonic() - looked < HEALTH_SELDOM:
+                continue
+            looked = time.monotonic()
+            if await probe.health(http) == 200:
+                yield _Answers()
+                return
+
+    yield answers()
 
 
 async def _pump(
@@ -330,8 +274,10 @@ class _Follow:
                 return self._unit(item)
             case GpuSample():
                 self._gpus(item)
-            case _Over(source="gpus"):
-                pass  # telemetry may fail; log and unit state decide
+            case _Answers():
+                self._answered()
+            case _Over(source="gpus" | "health"):
+                pass  # telemetry and HTTP may fail; log and unit state decide
             case _Over(source=source, error=error):
                 raise error or Unreachable(f"the {source} of {self.starting.unit} on {self.ctx.node.name} ended")
         return None
@@ -369,6 +315,15 @@ class _Follow:
         if state.active in ("failed", "inactive"):
             return "crashed"
         return None
+
+    def _answered(self) -> None:
+        """The server answers. That is it, unless its log tells a failure: then somebody else has the port."""
+        starting = self.starting
+        if starting.ready or starting.failing is not None or not starting.invocation:
+            return
+        starting.answers = True
+        text = "ready: /health answers, though its log has not said so"
+        self.ctx.emit(StageReached(time=time.time(), stage=STAGES[READY], text=text))
 
     def _gpus(self, sample: GpuSample) -> None:
         starting = self.starting

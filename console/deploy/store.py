@@ -10,12 +10,13 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from console.errors import RelaunchError, UsageError
 from console.events import Event, RunEnded, RunStarted, decode, encode
+from console.seen import Seen
 
 SCHEMA = 1
 _TABLES = """
@@ -23,6 +24,9 @@ create table if not exists runs (
     id integer primary key autoincrement, verb text not null, node text not null, profile text not null,
     rehearsal integer not null, started real not null, ended real, code integer, text text, script text not null
 );
+create table if not exists seen (
+    node text not null, rehearsal integer not null, body text not null, primary key (node, rehearsal)
+) without rowid;
 create table if not exists events (
     run integer not null references runs(id), seq integer not null, body text not null, primary key (run, seq)
 ) without rowid;
@@ -123,6 +127,27 @@ class Store:
         """The events of a run, in order."""
         for (body,) in self._db.execute("select body from events where run = ? order by seq", (_key(run),)):
             yield decode(json.loads(body))
+
+    def told(self, run: str, kind: str) -> tuple[Event, ...]:
+        """The events of one kind of a run, in order."""
+        rows = self._db.execute(
+            "select body from events where run = ? and json_extract(body, '$.event') = ? order by seq",
+            (_key(run), kind),
+        )
+        return tuple(decode(json.loads(body)) for (body,) in rows)
+
+    def note_seen(self, node: str, seen: Seen, *, rehearsal: bool) -> None:
+        """Remember how a node was, in place of what was known of it before; a store that cannot take it now is left so."""
+        body = json.dumps(asdict(seen), ensure_ascii=False)
+        with suppress(sqlite3.Error):
+            self._db.execute(
+                "insert or replace into seen (node, rehearsal, body) values (?, ?, ?)", (node, int(rehearsal), body)
+            )
+
+    def seen(self) -> dict[tuple[str, bool], Seen]:
+        """How every node was when this account last looked, by name and whether it is a practice node."""
+        rows = self._db.execute("select node, rehearsal, body from seen")
+        return {(node, bool(rehearsal)): Seen(**json.loads(body)) for node, rehearsal, body in rows}
 
     def durations(self, node: str, profile: str) -> dict[str, float]:
         """Seconds that each step took when it last did something on this node with this profile."""

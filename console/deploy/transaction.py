@@ -40,5 +40,6 @@ class NodeTransaction(Transaction):
             ctx.emit(Noted(time=time.time(), text=f"the dead man's switch stays armed: {error.message}"))
 
     async def rebooted(self, ctx: Context) -> None:
-        """A lock of an earlier boot is anybody's: take it again."""
+        """A lock of an earlier boot is anybody's: take it again. The switch waits on, or has acted, which ends the run."""
         await acquire(self._node, ctx.facts, self._owner)
+        await deadman.heard_again(ctx, self._node)

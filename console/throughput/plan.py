@@ -44,6 +44,11 @@ def warmups(point: LoadPoint) -> int:
     return min(max(2, point.concurrency), point.prompts)
 
 
+def sent_ahead(bench: Bench) -> int:
+    """Requests that the tool sends before those that it counts: one to try the server, and its warm-ups."""
+    return 1 + (warmups(bench.point) if "--num-warmups" in bench.argv else 0)
+
+
 def job_name(run: str, point: LoadPoint) -> str:
     """Name of the detached job: one per run and load point, so that a resumed run finds its own."""
     safe = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")[:40] or "run"

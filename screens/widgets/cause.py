@@ -8,6 +8,7 @@ from console.live import Glance
 from console.state import StepView
 from console.text import clean, headline
 from screens.source import Moment
+from screens.widgets.checklist import WAY_BACK
 from screens.widgets.lines import Pane, line, wrap
 
 LABEL = 7
@@ -49,22 +50,25 @@ class CausePane(Pane):
             if cause.meaning:
                 rows += self._block("says", clean(cause.text), inner, 3)
         if cause is not None:
+            back = run.step(WAY_BACK)
             then = (
                 _afterwards(told, run.step(step))
-                or f"not over yet: {clean(run.notes[-1]) if run.notes else 'the profile says what follows'}"
+                or f"not over yet: {clean(back.detail) if back is not None else 'the profile says what follows'}"
             )
             rows += self._block("then", then, inner, 2)
         remedy = clean(cause.remedy if cause and cause.remedy else ended.remedy if ended else "")
         rows += self._block("do", remedy, inner, 4, "")
-        if cause is not None and cause.fix and self.relaunch.fixable:
+        if run.proposed is not None and self.relaunch.fixable:
             key = self.relaunch.key_of("fix")
-            rows.append(
+            words = self._cut(wrap(f"{clean(run.proposed.text)}, and launch again", inner - len(key) - 1), inner, 2)
+            rows += [
                 line(
-                    f"   {'fix':<{LABEL}}",
-                    (key, "bold red"),
-                    (f" applies it and launches again ({clean(cause.fix)})", "bold"),
+                    f"   {'fix' if not place else '':<{LABEL}}",
+                    (key if not place else " " * len(key), "bold red"),
+                    (f" {part}", "bold"),
                 )
-            )
+                for place, part in enumerate(words)
+            ]
         return rows[: self.most]
 
     def _block(self, label: str, text: str, width: int, most: int, look: str = "") -> list[Strip]:

@@ -6,7 +6,7 @@ that the step in hand is always seen. Every state has a sign and a word of its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -30,6 +30,7 @@ NAME_WIDTH = 11
 TIME_WIDTH = 6
 DOWNTIME_FROM = "stop"
 WAY_BACK = "rollback"
+"""Named even where it is done: what serves is then not what was to be deployed."""
 BUSY = ("checking", "running", "verifying")
 
 
@@ -94,9 +95,7 @@ class Checklist(Pane):
             self.post_message(self.Opened(self.chosen))
 
     def _steps(self) -> tuple[StepView, ...]:
-        run = self._glance.run
-        steps = tuple(_way_back(step, run) if step.name == WAY_BACK else step for step in run.steps)
-        return steps or tuple(StepView(name) for name in ORDER)
+        return self._glance.run.steps or tuple(StepView(name) for name in ORDER)
 
     def rows(self, width: int, height: int) -> list[Strip]:
         if self.strip_form:
@@ -190,6 +189,8 @@ class Checklist(Pane):
         return [self._fold(above, width), *rows[first : first + inner], self._fold(below, width)]
 
     def _fold(self, rows: list[Row], width: int) -> Row:
+        if len(rows) == 1:
+            return rows[0]
         steps = [row.step for row in rows if row.step is not None]
         if steps and all(step.state in ("done", "satisfied") for step in steps):
             spent = sum(step.seconds or 0.0 for step in steps)
@@ -223,19 +224,6 @@ def in_hand(run: Snapshot) -> str:
             if step.state in states:
                 return step.name
     return ""
-
-
-def _way_back(step: StepView, run: Snapshot) -> StepView:
-    """The way back after a failure, which only tells its progress, as far as the run's end tells of it."""
-    if step.state != "pending":
-        return step
-    if run.ended is None:
-        return replace(step, state="running")
-    if run.ended.code == ExitCode.RESTORED:
-        return replace(step, state="done", detail="what served before serves again")
-    if run.ended.code == ExitCode.ROLLBACK_FAILED:
-        return replace(step, state="failed", detail="what served before does not serve again")
-    return step
 
 
 def _waits(step: StepView) -> bool:
@@ -280,10 +268,10 @@ def _expected(step: StepView, glance: Glance) -> str:
 def summary(glyphs: Glyphs, glance: Glance, moment: Moment, width: int) -> Strip:
     """The whole list in one row: `✓9  ✗ launch 0:47  · ready · throughput · keep`."""
     steps = glance.run.steps
-    good = sum(step.state in ("done", "satisfied") for step in steps)
+    good = sum(step.state in ("done", "satisfied") and step.name != WAY_BACK for step in steps)
     parts: list[Part] = [" ", (f"{glyphs.ok}{good}", "green"), "  "]
     for step in steps:
-        if step.state in ("done", "satisfied"):
+        if step.state in ("done", "satisfied") and step.name != WAY_BACK:
             continue
         sign, look = state_sign(glyphs, step.state)
         spent = f" {duration(step.seconds)}" if step.seconds is not None else ""

@@ -11,11 +11,13 @@ import pytest
 
 from console.deploy.store import Store
 from console.live import Glance
+from console.logs.harmless import harmless
 from console.logs.spool import Spool
+from console.triage import load_rules
 from screens.app import ConsoleApp
 from screens.glyphs import ASCII, UNICODE
 from screens.source import FixedSource, Moment
-from tests.screens.golden import check_golden, screen_text
+from tests.screens.golden import by_colour_alone, check_golden, colours_left, screen_text
 
 NOW = Moment(wall=1_760_000_287.0, mono=5_000.0)
 """The moment at which all goldens are taken; 08:58:07 UTC."""
@@ -36,6 +38,12 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_noise() -> None:
+    """The noise rules are compiled before the first screen is drawn, so that no golden depends on which test comes first."""
+    harmless(load_rules())
 
 
 @pytest.fixture
@@ -66,7 +74,7 @@ def make_app(spool: Spool, store: Store) -> MakeApp:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """golden(name, app): what the app shows now is the golden of that name."""
+    """golden(name, app): what the app shows now is the golden of that name, and says the same without colour."""
     update = bool(request.config.getoption("--update-goldens"))
 
     def check(name: str, app: ConsoleApp) -> None:
@@ -74,5 +82,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         if "ascii" in name:
             assert text.isascii(), [char for char in text if not char.isascii()]
         check_golden(name, text, update=update)
+        assert by_colour_alone(app) == {}, "said by colour alone"
+        assert colours_left(app) == set()
 
     return check

@@ -25,6 +25,7 @@ from console.profile.load import find_profile, profile_folders
 from console.profile.model import Profile
 from console.triage import Diagnosis, LoadProgress
 from tests.screens.conftest import NOW
+from tests.screens.other_samples import remedy
 
 GIB = 2**30
 TOTAL = int(95.6 * GIB)
@@ -157,13 +158,14 @@ CAUSE = CauseFound(
 )
 
 
-def failed() -> Glance:
-    """The launch failed and the old model was restored."""
+def failed(*, over: bool = True) -> Glance:
+    """The launch failed and the old model was restored, or with `over` False is about to be."""
     events = [
         *done(*EVIDENCE),
         Downtime(time=NOW.wall - 100, state="started"),
         StepChanged(time=NOW.wall - 90, step="launch", state="running"),
         CAUSE,
+        remedy(profile(), CAUSE.fix, NOW.wall - 43),
         StepChanged(
             time=NOW.wall - 43,
             step="launch",
@@ -172,6 +174,20 @@ def failed() -> Glance:
             seconds=47.0,
         ),
         *[StepChanged(time=NOW.wall - 43, step=name, state="skipped") for name in ("ready", "throughput", "keep")],
+        StepChanged(time=NOW.wall - 42, step="rollback", state="running", detail="going back to what served before"),
+    ]
+    if not over:
+        return replace(
+            base(), gpus=gpus([78.2] * 8, unit="vllm-glm5.service", rank=False), run=run(*events), running=True
+        )
+    events += [
+        StepChanged(
+            time=NOW.wall - 20,
+            step="rollback",
+            state="done",
+            detail="vllm-glm5.service serves again: health 200",
+            seconds=22.0,
+        ),
         Downtime(time=NOW.wall - 20, state="ended", seconds=80.0),
         RunEnded(
             time=NOW.wall - 19, run="0142", code=11, text="launch failed; vllm-glm5.service serves again", seconds=195.0
@@ -182,8 +198,7 @@ def failed() -> Glance:
 
 def restoring() -> Glance:
     """The launch failed, the cause is known, the way back is still taken."""
-    whole = failed()
-    return replace(whole, run=replace(whole.run, ended=None, downtime_since=NOW.wall - 100), running=True)
+    return failed(over=False)
 
 
 def finished() -> Glance:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from console.deploy.fix import fix_for
 from console.deploy.release import Release
 from console.events import (
     CauseFound,
@@ -13,8 +14,8 @@ from console.events import (
     Event,
     Found,
     Measured,
-    Noted,
     Progressed,
+    Remedy,
     RunEnded,
     RunStarted,
     StageReached,
@@ -55,6 +56,13 @@ PROFILE = Profile.model_validate(
         },
     }
 )  # fmt: skip
+
+
+def remedy(profile: Profile, fix: str, time: float) -> Remedy:
+    """What a failed run tells of its known remedy."""
+    edit = fix_for(profile, fix)
+    assert edit is not None
+    return edit.event(time, applied=False)
 
 
 def gpu(index: int, used: int | None = 68000, *, mine: int = 67000, other: int = 0, **changes: Any) -> Gpu:
@@ -228,10 +236,12 @@ def failed_events(at: float = WALL - 600) -> list[Event]:
         CauseFound(time=at + 65, step="launch", text=CAUSE_TEXT, category="kv_cache_dtype", meaning=MEANING, remedy=REMEDY, fix="kv-patch",
                    process="Worker_TP0", ranks=8, line=110),
         StepChanged(time=at + 65, step="launch", state="failed", detail="vllm-kimi.service exited with code 1", seconds=47.0),
+        remedy(PROFILE, "kv-patch", at + 65),
         StepChanged(time=at + 65, step="ready", state="skipped"),
         StepChanged(time=at + 65, step="throughput", state="skipped"),
         StepChanged(time=at + 65, step="keep", state="skipped"),
-        Noted(time=at + 66, text="going back to what served before"),
+        StepChanged(time=at + 66, step="rollback", state="running", detail="going back to what served before"),
+        StepChanged(time=at + 160, step="rollback", state="done", detail="vllm-glm5.service serves again: health 200", seconds=94.0),
         Downtime(time=at + 160, state="ended", seconds=150.0),
         RunEnded(time=at + 160, run="0141", code=11, text="vllm-kimi.service exited with code 1 in stage weights; glm-5 serves again",
                  remedy=REMEDY, seconds=160.0),

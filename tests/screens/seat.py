@@ -22,7 +22,7 @@ from screens.app import ConsoleApp
 from screens.session import Opening
 from tests.screens.golden import screen_text
 
-CAP_SECONDS = 100.0
+CAP_SECONDS = 200.0
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Seat:
         until = time.monotonic() + CAP_SECONDS
         while (re.search(pattern, text := self.text(), re.MULTILINE) is None) is not gone:
             assert time.monotonic() < until, f"{pattern!r}, {gone=}, was not met; the screen:\n{text}"
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
         return text
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.app import ComposeResult
 
 from console.events import StepChanged
@@ -231,3 +234,33 @@ async def test_a_tick_without_news_repaints_nothing(make_app: MakeApp) -> None:
             pane.refresh = lambda *given, pane=pane, **more: painted.append((pane, given))  # type: ignore[method-assign,assignment]
         app.tick(again=True)
         assert painted == []
+
+
+def test_the_first_frame_waits_for_nothing_that_works_on_a_node_or_reads_a_profile() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys, screens.session, screens.first_use; print(*sys.modules)"],
+        check=True, capture_output=True, text=True, timeout=100,
+    ).stdout.split()  # fmt: skip
+    late = (
+        "asyncssh",
+        "aiohttp",
+        "huggingface_hub",
+        "pydantic",
+        "hyperscan",
+        "yaml",
+        "console.engine",
+        "console.triage",
+    )
+    assert [name for name in late if name in found] == []
+
+
+async def test_a_command_that_comes_in_one_burst_is_not_lost(make_app: MakeApp) -> None:
+    app = make_app(glances.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in ("colon", *"help", "enter"):
+            app.post_message(events.Key(key, ":" if key == "colon" else key if len(key) == 1 else None))
+        for _ in range(600):
+            if type(app.screen).__name__ == "HelpScreen":
+                break
+            await pilot.pause(0.05)
+        assert type(app.screen).__name__ == "HelpScreen"

@@ -10,9 +10,10 @@ import re
 
 import pytest
 
+from console.events import StepChanged
 from tests.screens.seat import seated
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 HURRIED = {"load": 0.3, "tokens": 0.0, "install": 0.0, "hub": 0.0}
 
 
@@ -107,6 +108,10 @@ async def test_a_failure_to_its_cause_and_its_fix() -> None:
         serving = seat.app.source.glance().run
         assert serving.ended is not None
         assert serving.ended.code == 0
+        told = seat.app.source.store.events(serving.run)
+        assert [event.state for event in told if isinstance(event, StepChanged) and event.step == "launch"] == [
+            "checking", "running", "verifying", "done",
+        ]  # fmt: skip
         await seat.press("r")
         shown = await seat.wait(r"0002")
         assert re.search(r"11 restored +0001", shown)

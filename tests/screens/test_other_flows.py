@@ -14,6 +14,8 @@ from console.errors import RelaunchError
 from console.events import Event, StepChanged
 from console.live import Glance
 from console.logs.spool import Spool
+from console.profile.load import profile_folders
+from console.seen import Seen
 from console.state import fold
 from screens import plan as plan_screen
 from screens.app import ConsoleApp
@@ -22,7 +24,9 @@ from screens.dialogs import Dialog
 from screens.failure import account, find_line, lines_around, neighbours
 from screens.glyphs import ASCII, UNICODE
 from screens.gpu_detail import GpuPane, shares
-from screens.nodes import KnownNode, NodeList, NodesScreen, known_nodes
+from screens.known_nodes import KnownNode, known_nodes
+from screens.nodes import NodeList, NodesScreen
+from screens.profile_choice import ProfileChoice
 from screens.replay import ReplayScreen, Tape
 from screens.runs import RunList, history, outcome
 from screens.source import Moment
@@ -532,6 +536,9 @@ class Opened:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
+    def folders(self) -> tuple[Path, ...]:
+        return profile_folders([])
+
     def node_live(self, node: str, profile: str = "") -> object:
         self.asked.append((node, profile))
         raise RelaunchError(f"{node} is not to be opened in a test")
@@ -559,8 +566,29 @@ async def test_enter_asks_the_app_for_the_node(
         table._go(table.keys().index(name))
         await pilot.press("enter")
         await pilot.pause()
+        if name != "rehearsal":
+            assert opening.asked == []
+            assert isinstance(app.screen, ProfileChoice)
+            shown = screen_text(app)
+            assert "glm-5" in shown
+            assert "never there" in shown
+            await pilot.press("enter")  # the profile in hand is chosen at first
+            await pilot.pause()
         assert opening.asked == [asked]
         assert "in a test" in screen_text(app)
+
+
+async def test_a_node_that_was_left_is_listed_as_it_was_last_seen(make_app: MakeApp, store: Store, home: Path) -> None:
+    write_nodes(home)
+    seen = Seen(samples.WALL - 7200, "kimi-k2.5", 8, "NVIDIA RTX PRO 6000", 600 << 30, 764 << 30)
+    store.note_seen("dgx", replace(seen, serves="old"), rehearsal=False)
+    store.note_seen("dgx", seen, rehearsal=False)
+    app = make_app(samples.base(), first="status")
+    async with app.run_test(size=(140, 40)) as pilot:
+        await on(app, pilot, "nodes")
+        (row,) = [text for text in screen_text(app).splitlines() if " dgx " in text]
+        for words in ("? not connected", "kimi-k2.5", "8 ×", "600/764 GiB", "2 h ago"):
+            assert words in row
 
 
 async def test_enter_on_the_node_that_one_is_on_goes_back(make_app: MakeApp, home: Path) -> None:

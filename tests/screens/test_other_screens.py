@@ -15,9 +15,10 @@ from console.live import Glance
 from console.state import fold
 from screens.app import ConsoleApp
 from screens.glyphs import UNICODE
+from screens.widgets.lines import Note, line
 from tests.screens import other_samples as samples
 from tests.screens.conftest import Golden, MakeApp
-from tests.screens.golden import SIZES, screen_text
+from tests.screens.golden import SIZES, by_colour_alone, screen_text
 
 NODES = """\
 nodes:
@@ -75,6 +76,8 @@ STATES: dict[str, State] = {
     "replay-empty": State("replay", samples.base),
     "nodes-some": State("nodes", lambda: samples.base(gpus=samples.gpu_view(), facts=samples.facts()), history=True),
     "nodes-none": State("nodes", samples.empty),
+    "status": State("status", lambda: samples.base(gpus=samples.gpu_view(), facts=samples.facts())),
+    "help": State("help", samples.base),
 }
 
 
@@ -162,19 +165,17 @@ async def test_golden(
         golden(f"{name}-{size[0]}x{size[1]}-{'ascii' if ascii_only else 'unicode'}", app)
 
 
-@pytest.mark.parametrize("name", STATES)
-async def test_no_color_says_the_same(
-    name: str, make_app: MakeApp, golden: Golden, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    state = STATES[name]
-    if state.history:
-        fill(store)
-        write_nodes(home)
-    app = make_app(state.glance(), first="status")
+async def test_what_differs_by_colour_alone_is_found(make_app: MakeApp) -> None:
+    app = make_app(samples.base(), first="status")
+    good = [line(("on", "green"), " ", ("on", "green bold"), " ", ("on", "red reverse"), " on", (" off", "red"))]
     async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot, state)
-        golden(f"{name}-80x24-unicode", app)
+        for rows, alike in ((good, {}), ([*good, line(("on", "red"))], {"on": ["green", "red"]})):
+            note = Note(rows)
+            await app.screen.mount(note)
+            while not note.text():
+                await pilot.pause()
+            await pilot.pause()
+            assert by_colour_alone(app) == alike
 
 
 @pytest.mark.parametrize("name", STATES)

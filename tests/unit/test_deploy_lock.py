@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import dataclasses
+import fcntl
 import json
 import os
 import sys
@@ -53,6 +54,27 @@ async def test_one_holds_it_and_the_other_learns_the_name(facts: Facts) -> None:
     await release_lock(node, facts, taken)
     assert not lock_file(facts).exists()
     await acquire(node, facts, second)
+
+
+async def test_whoever_takes_it_sweeps_what_dead_writers_left_and_nothing_else(facts: Facts, tmp_path: Path) -> None:
+    facts = replace(facts, paths=replace(facts.paths, units=str(tmp_path / "units")))
+    names = {name: tmp_path / place / f".relaunch-{name * 16}" for name, place in
+             {"a": "state/releases/3", "b": "units", "c": "state", "d": "state/overlays/m"}.items()}  # fmt: skip
+    for path in names.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+        os.utime(path, (1.0, 1.0))
+    young, other = tmp_path / "state/.relaunch-eeeeeeeeeeeeeeee", tmp_path / "state/.relaunch-removing"
+    young.write_text("of a moment ago")
+    other.write_text("x")
+    os.utime(other, (1.0, 1.0))
+    told: list[Event] = []
+    with names["c"].open() as writing:
+        fcntl.flock(writing, fcntl.LOCK_EX)  # its writer lives
+        async with held(LocalNode(), facts, someone(), emit=told.append) as taken:
+            assert sorted(taken.swept) == sorted(str(names[name]) for name in "ab")
+    assert [path.exists() for path in (*names.values(), young, other)] == [False, False, True, True, True, True]
+    assert "writes that were cut off had left" in str(told)
 
 
 async def test_only_one_of_many_gets_it(facts: Facts) -> None:

@@ -57,7 +57,7 @@ def test_idle_is_a_level_and_not_zero() -> None:
 
 
 def test_ours_are_known_by_unit_and_by_identity(ctx: Any) -> None:
-    ctx.found["stop"] = Stopped(("vllm-glm5.service",), Possessions(processes=(Process(7, 70, 0, "VLLM"),)), (8000,))
+    ctx.found["stop"] = Stopped(("vllm-glm5.service",), Possessions(processes=(Process(7, 70, 0, "VLLM"),)))
     card = gpu(
         0,
         9 * GIB,
@@ -86,15 +86,55 @@ def test_memory_that_still_shrinks_is_waited_for_even_beside_a_stranger(ctx: Any
     ] == "0 of 1 GPUs idle, 40.0 GiB still in use"
 
 
-def test_a_stranger_that_stays_is_named_with_owner_command_and_pid(ctx: Any) -> None:
+def stayed(ctx: Any, *cards: Gpu) -> Any:
+    """What a vigil ends with when nothing on these cards moves any more."""
     vigil = drain.Vigil(ctx)
-    vigil.look(sample(gpu(0, 20 * GIB, process(3, "train.service"))))
+    if (first := vigil.look(sample(*cards))) is not None:
+        return first
     vigil.still_since -= drain.SETTLE + 1
-    with pytest.raises(NotReady) as caught:
-        vigil.look(sample(gpu(0, 20 * GIB, process(3, "train.service"))))
-    for word in ("GPU 0", "20.0 GiB", "pid 3", "alice", "python train.py", "train.service"):
-        assert word in caught.value.message
-    assert "pid 3" in caught.value.remedy
+    with pytest.raises((NotReady, drain.Orphans)) as caught:
+        vigil.look(sample(*cards))
+    return caught.value
+
+
+def test_a_stranger_that_stays_is_named_with_owner_command_and_pid(ctx: Any) -> None:
+    error = stayed(ctx, gpu(0, 20 * GIB, process(3, "session-4.scope")))
+    for word in ("GPU 0", "20.0 GiB", "pid 3", "alice", "python train.py", "session-4.scope"):
+        assert word in error.message
+    assert "on purpose" not in error.message
+    assert "pid 3" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("unit", "command", "named", "end"),
+    [
+        ("cache.service", "/opt/vllm/bin/vllm preload /srv/glm", "vLLM's weight cache (vllm preload), cache.service",
+         "systemctl stop cache.service, or systemctl --user stop cache.service as alice"),
+        (None, "nvidia-cuda-mps-server", "the CUDA MPS daemon", "nvidia-cuda-mps-control"),
+        ("session-1.scope", "ray::RayWorkerWrapper", "Ray", "ray stop"),
+        ("train.service", "python train.py", "the service train.service", "replaces: train.service"),
+    ],
+)  # fmt: skip
+def test_a_daemon_that_keeps_memory_is_named_as_one_and_put_up_with_where_the_server_fits(
+    ctx: Any, unit: str | None, command: str, named: str, end: str
+) -> None:
+    daemon = replace(process(3, unit), command=command)
+    error = stayed(ctx, gpu(0, 20 * GIB, daemon))
+    assert f"{named}, which keeps it on purpose" in error.message
+    assert end in error.remedy
+    assert "pid 3" not in error.remedy
+    card = gpu(0, 4 * GIB, replace(daemon, memory=int(3.8 * GIB)))
+    assert stayed(ctx, card) == (card,)
+    beside = gpu(0, 6 * GIB, replace(daemon, memory=int(3.8 * GIB)))
+    assert isinstance(stayed(ctx, beside), NotReady), "something else is in use there too"
+
+
+def test_what_our_units_left_is_no_stranger_and_no_keeper(ctx: Any) -> None:
+    ctx.found["stop"] = Stopped(("vllm-glm5.service",), Possessions(processes=(Process(7, 70, 0, "VLLM"),)))
+    held = gpu(0, 40 * GIB, process(1, "vllm-glm5.service"), process(7, "session-2.scope", started=70), process(9))
+    error = stayed(ctx, held)
+    assert isinstance(error, drain.Orphans)
+    assert [one.pid for _, one in error.holders] == [1, 7]
 
 
 def test_memory_without_a_visible_holder_is_told_after_a_longer_wait(ctx: Any) -> None:

@@ -15,6 +15,7 @@ from console.events import (
     Measured,
     Noted,
     Progressed,
+    Remedy,
     RunEnded,
     RunStarted,
     StageReached,
@@ -45,6 +46,7 @@ STORY: tuple[Event, ...] = (
     Noted(time=8.5, text="link lost"),
     CauseFound(time=9.0, step="launch", text="ValueError: no backend", category="kv", ranks=8),
     StepChanged(time=9.0, step="launch", state="failed", detail="ValueError", seconds=4.0),
+    Remedy(time=9.1, step="launch", name="kv-flag", text="bf16", diff="-a\n+b", applied=False),
     Downtime(time=10.0, state="ended", seconds=6.0),
     RunEnded(time=11.0, run="0001", code=11, text="restored"),
 )  # fmt: skip

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from console.deploy.fix import ProfileEdit, fix_for
+from console.deploy.fix import ProfileEdit, edits_again, fix_for
+from console.events import Remedy
 from console.profile.model import Engine, Model, Profile, Serve, Service
-from console.triage import Diagnosis
 
 
 def profile(**flags: Any) -> Profile:
@@ -22,11 +22,14 @@ def profile(**flags: Any) -> Profile:
 
 
 def fix(of: Profile, verb: str | None) -> ProfileEdit | None:
-    diagnosis = Diagnosis(
-        outcome="failed", stage=None, engine=None, version=None, cause=None, category=None, meaning="", remedy="",
-        fix=verb, certain=True, noise=(), lines=0,
-    )  # fmt: skip
-    return fix_for(of, diagnosis)
+    return fix_for(of, verb)
+
+
+def told(of: Profile, verb: str) -> tuple[Profile, Remedy]:
+    """A remedy as a run told it, and the profile with it."""
+    edit = fix(of, verb)
+    assert edit is not None
+    return edit.profile, edit.event(1.0, applied=True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_the_ready_timeout_is_a_variable_with_a_source() -> None:
     variable = edit.profile.environment["VLLM_ENGINE_READY_TIMEOUT_S"]
     assert variable.value == "3600"
     assert variable.source == "relaunch --fix"
-    assert edit.event(1.0).text.startswith("fix ready-timeout: VLLM_ENGINE_READY_TIMEOUT_S=3600")
+    assert edit.event(1.0, applied=False).text.startswith("VLLM_ENGINE_READY_TIMEOUT_S=3600")
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,25 @@ def test_a_fix_that_was_made_is_not_offered_again() -> None:
     edit = fix(profile(**{"kv-cache-dtype": "fp8"}), "kv-flag")
     assert edit is not None
     assert fix(edit.profile, "kv-flag") is None
+
+
+def test_remedies_of_an_earlier_run_are_done_again_in_order() -> None:
+    written = profile(**{"kv-cache-dtype": "fp8", "gpu-memory-utilization": 0.95})
+    first, flag = told(written, "kv-flag")
+    second, memory = told(first, "gpu-memory-utilization:-0.02")
+    assert [edit.name for edit in edits_again(written, (flag, memory))] == [flag.name, memory.name]
+    assert edits_again(written, (flag, memory))[-1].profile == second
+
+
+def test_a_remedy_that_the_profile_holds_by_now_is_left_out() -> None:
+    written = profile(**{"kv-cache-dtype": "fp8", "gpu-memory-utilization": 0.95})
+    first, flag = told(written, "kv-flag")
+    _, memory = told(first, "gpu-memory-utilization:-0.02")
+    assert [edit.name for edit in edits_again(first, (flag, memory))] == [memory.name]
+
+
+@pytest.mark.parametrize("now", [0.9, 0.97])
+def test_a_remedy_of_lines_that_have_changed_since_is_not_done(now: float) -> None:
+    _, memory = told(profile(**{"gpu-memory-utilization": 0.95}), "gpu-memory-utilization:-0.02")
+    _, dropped = told(profile(a=1), "drop-flag:a")
+    assert edits_again(profile(**{"gpu-memory-utilization": now, "a": 1}), (memory, dropped)) == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from console.checkpoint.fit import Alternative, Fit
 from console.checkpoint.forecast import finding, fit_finding
-from console.deploy import checks, node_flags
+from console.deploy import access, checks, node_flags
 from console.deploy.flags import cache_path
 from console.deploy.step import Context, Satisfied
 from console.deploy.steps.preflight import STEP
@@ -21,6 +23,8 @@ from console.events import Event, Found
 from console.node.base import Argv, Done, Line, LinkState, Result
 from console.node.facts import Disk, Facts
 from console.node.gpu import GpuFinding
+from console.node.local import LocalNode
+from console.node.script import ask
 from console.profile.model import Profile
 from tests.unit.profile_samples import (
     facts,
@@ -33,9 +37,12 @@ from tests.unit.profile_samples import (
     venv,
 )
 
+REACHED = {"user": True, "file": "good", "parent": ["/srv", ""], "reach": []}
+
 
 class Quiet:
-    """A node that answers nothing: preflight must get by on the facts. `asked` records what would have been run."""
+    """A node that answers only what the account may reach: preflight must get by on the facts for the rest. `asked` records
+    what would have been run beside that."""
 
     name = "box"
     read_only = False
@@ -51,6 +58,8 @@ class Quiet:
     async def run(
         self, argv: Argv, *, input: bytes | None = None, timeout: float, sudo: bool = False, mutates: bool = True
     ) -> Result:
+        if b"<relaunch access>" in (input or b""):
+            return Done(0, json.dumps(REACHED), "")
         self.asked.append(argv)
         if argv[0] == "mkdir":
             return Done(0, "", "")
@@ -210,7 +219,7 @@ def cached(flags: Any = HELP_FLAGS) -> dict[str, str]:
     return {path: json.dumps({"version": "0.16.0", "flags": flags, "variables": None})}
 
 
-async def test_a_good_machine_costs_no_exec_and_says_so() -> None:
+async def test_a_good_machine_costs_no_other_exec_and_says_so() -> None:
     node = Quiet()
     ctx, events = context(profile(serve__flags={"max-model-len": 5}), ready_facts(files=cached()), node)
     outcome = await STEP.check(ctx)
@@ -266,6 +275,46 @@ async def test_a_vllm_that_is_not_there_yet_is_judged_by_the_table() -> None:
     ctx, _ = context(profile(serve__flags={"swap-space": 4}, vllm__version="0.18.0"), facts(), Quiet())
     with pytest.raises(Refused, match="--swap-space"):
         await STEP.check(ctx)
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "rule", "says"),
+    [
+        ({"user": False}, "refuse", "service-user", "no account vllm on the node"),
+        ({"reach": [["/root/m", "/root"]]}, "refuse", "service-user", "cannot reach /root/m: /root is closed to it"),
+        ({"file": "missing"}, "refuse", "environment-file", "/etc/vllm.env does not exist"),
+        ({"file": "no file"}, "refuse", "environment-file", "no regular file"),
+        ({"file": "open"}, "warn", "environment-file", "every account of the node can read"),
+        ({"parent": ["/srv", "its file system is read-only"]}, "refuse", "model-folder", "/srv: its file system is read-only"),
+    ],
+)  # fmt: skip
+def test_what_the_service_needs_of_the_node_has_its_finding(
+    answer: dict[str, Any], level: str, rule: str, says: str
+) -> None:
+    found = list(access.told("vllm", "/etc/vllm.env", "/srv/m", {**REACHED, **answer}))
+    assert [(one.level, one.rule) for one in found if one.level != "allow"] == [(level, rule)]
+    assert len(found) == 3
+    (bad,) = (one for one in found if one.level == level)
+    assert says in bad.text
+    assert bad.remedy
+
+
+async def test_the_node_is_asked_as_the_account_itself(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("A=1\n")
+    (tmp_path / "env").chmod(0o600)
+    place = str(tmp_path / "models/m")
+    asked = {"user": getpass.getuser(), "environment_file": str(tmp_path / "env"), "folder": place, "reach": [place]}
+    source = Path(access.__file__).with_name("node_access.py").read_text()
+    assert await ask(LocalNode(), "access", source, asked) == {
+        "user": True, "file": "good", "parent": [str(tmp_path), ""], "reach": [],
+    }  # fmt: skip
+    (tmp_path / "models").write_text("a file")
+    other = {**asked, "user": "nobody", "environment_file": str(tmp_path)}
+    answer = await ask(LocalNode(), "access", source, other)
+    assert (answer["file"], answer["parent"]) == ("no file", [str(tmp_path / "models"), "it is no folder"])
+    if os.geteuid() == 0:
+        assert [path for path, _ in answer["reach"]] == [place]
+    assert not (await ask(LocalNode(), "access", source, {**other, "user": "no-such-account"}))["user"]
 
 
 def test_the_question_and_the_script_are_where_they_should_be() -> None:

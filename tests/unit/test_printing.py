@@ -8,6 +8,7 @@ from console.events import (
     Found,
     Measured,
     Progressed,
+    Remedy,
     RunEnded,
     RunStarted,
     StepChanged,
@@ -61,9 +62,20 @@ def test_a_failure_names_cause_place_reason_and_remedy() -> None:
         StepChanged(time=1, step="launch", state="failed", detail="ValueError: no backend", seconds=47.0),
         CauseFound(time=1, step="launch", text="ValueError: no backend", category="kv", meaning="0.16 knows bf16 only",
                    remedy="apply the patch", fix="kv-patch", process="Worker_TP0", ranks=8, line=110),
+        Remedy(time=1, step="launch", name="kv-patch", text="bf16", diff="--- a\n+++ b\n x\n-c: 8\n+c: 16", applied=False),
         RunEnded(time=2, run="0007", code=11, text="glm-5 serves again", remedy="read the cause", seconds=60),
     )  # fmt: skip
-    for part in ("✗ launch", "same on 8 ranks", "line 110", "why    0.16", "do     apply", "--fix", "ended with 11"):
+    for part in (
+        "✗ launch",
+        "same on 8 ranks",
+        "line 110",
+        "why    0.16",
+        "do     apply",
+        "--fix applies it: bf16",
+        "-c: 8",
+        "+c: 16",
+        "ended with 11",
+    ):
         assert part in text
 
 

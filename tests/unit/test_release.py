@@ -6,7 +6,8 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +24,8 @@ from console.deploy.release import (
     surplus,
 )
 from console.deploy.step import Context
-from console.events import Measured
+from console.errors import CommandFailed, Unreachable
+from console.events import Event, Measured, Noted
 from console.node.facts import Facts, Paths, UnitState
 from console.profile.model import Engine, Model, Profile, Serve, Service
 
@@ -179,3 +181,15 @@ def test_a_rewritten_overlay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     other = replace(known, files={**known.files, "/o/config.json": '{"a": 1}'})
     assert already_serving(context(same, monkeypatch))
     assert not already_serving(context(other, monkeypatch))
+
+
+def test_what_a_way_back_cannot_write_down_is_told_and_stops_nothing() -> None:
+    told: list[Event] = []
+    ctx = cast(Context, SimpleNamespace(emit=told.append))
+    with releases_of.in_passing(ctx):
+        raise CommandFailed(("write",), 1, "No space left on device")
+    assert [event.text for event in told if isinstance(event, Noted)] == [
+        "this could not be written down: write ended with code 1: No space left on device"
+    ]
+    with pytest.raises(Unreachable), releases_of.in_passing(ctx):
+        raise Unreachable("the link is gone: what happened is unknown")

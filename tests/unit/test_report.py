@@ -14,12 +14,24 @@ from console.deploy import picture
 from console.deploy.report import page, read_evidence
 from console.deploy.runlog import ABOUT, GPU_MEMORY
 from console.deploy.store import RunRow, open_store
-from console.events import CauseFound, Downtime, Event, Measured, Noted, RunEnded, RunStarted, StepChanged
+from console.events import (
+    CauseFound,
+    Compared,
+    Downtime,
+    Event,
+    Found,
+    Measured,
+    Noted,
+    RunEnded,
+    RunStarted,
+    StepChanged,
+)
 
 SECRET = "hf_SentinelNobodyMayEverSee42"
 EVIL = "<script>alert(1)</script>\x1b[31m"
 EVENTS: tuple[Event, ...] = (
     RunStarted(time=100.0, run="0001", verb="redeploy", node="gpu1", profile="kimi", steps=("stop", "launch", "keep")),
+    Found(time=100.5, step="preflight", level="allow", rule="fit", text="it fits", table="GPU 0  70.1 GiB of weights"),
     StepChanged(time=101.0, step="stop", state="running"),
     Downtime(time=101.0, state="started"),
     StepChanged(time=103.0, step="stop", state="done", detail=f"gone {EVIL}", seconds=2.0),
@@ -27,6 +39,7 @@ EVENTS: tuple[Event, ...] = (
     Noted(time=104.0, text=f"token {SECRET}"),
     CauseFound(time=110.0, step="launch", text="ValueError: No valid attention backend", meaning="FP8 on SM120",
                remedy="patch", category="kv", process="Worker_TP0", ranks=8),
+    Compared(time=110.5, what="kv-cache", unit="tokens", expected=2000.0, measured=1900.0, error=0.0526),
     StepChanged(time=111.0, step="launch", state="failed", detail="it died"),
     Measured(time=112.0, concurrency=4, input_tokens=64, output_tokens=32, completed=8, failed=0,
              output_tokens_per_s=161.5, total_tokens_per_s=None, ttft_ms={"p50": 40.0, "p99": 90.0}, tpot_ms={}, itl_ms={}),
@@ -66,7 +79,8 @@ def test_everything_a_colleague_needs_is_there() -> None:
         "gpu1", "REHEARSAL", "ended with 11", "Downtime 19.0s, last time 25.0s", "look at P2P", "it died",
         "No valid attention backend", "FP8 on SM120", "same on 8 ranks", "from the log, line 41 of 42", "line 27",
         "<polyline", "GPU 0", "161.5", "90 ms", "<rect", "8 × RTX, 96.0 GiB", "0.16.0", "595.71", "NCCL_PROTO",
-        "ExecStart=/opt/vllm serve", "Xid 79",
+        "ExecStart=/opt/vllm serve", "Xid 79", "70.1 GiB of weights", "1,900 tokens, forecast 2,000 tokens (+5.3 %)",
+        "/opt/vllm at the start",
     ):  # fmt: skip
         assert wanted in text, wanted
 
@@ -85,7 +99,7 @@ def test_it_stands_alone_and_keeps_secrets() -> None:
 
 def test_a_run_without_end_evidence_or_measure_has_a_page_too() -> None:
     row = RunRow("0002", "redeploy", "gpu1", "kimi", False, 1.0, None, None, "", "redeploy")
-    text = page(row, EVENTS[:3], {ABOUT: "no json", GPU_MEMORY: "nor this\n{}"})
+    text = page(row, EVENTS[:4], {ABOUT: "no json", GPU_MEMORY: "nor this\n{}"})
     assert "has no end" in text
     assert "had not ended" in text
     assert "<polyline" not in text

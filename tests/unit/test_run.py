@@ -104,6 +104,19 @@ async def test_a_plan_changes_nothing_and_shows_its_diffs() -> None:
     assert [event.diff for event in events if isinstance(event, Changed)] == ["- a\n+ b"]
 
 
+async def test_a_look_at_every_step_is_told_whole_or_not_at_all() -> None:
+    one, two = Fake("patch", satisfied=True), Fake("unit", satisfied=True)
+    course, events = walk(one, two)
+    assert await course.satisfied()
+    assert [state for step, state in states(events)] == ["checking", "satisfied"] * 2
+    two.satisfied = False
+    course, events = walk(one, two)
+    assert not await course.satisfied()
+    assert events == []
+    assert await course.walk() == ("unit",)
+    assert states(events)[-1] == ("unit", "done")
+
+
 async def test_a_failure_before_downtime_keeps_its_code_and_undoes_nothing() -> None:
     one, two, three = Fake("download"), Fake("shards", fails=[Refused("no")]), Fake("stop", downtime=True)
     course, events = walk(one, two, three)

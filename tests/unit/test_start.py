@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import types
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from console.deploy import evidence, start
-from console.deploy.start import Ended, Starting
+from console.deploy import evidence, probe, start
+from console.deploy.starting import Ended, Starting
 from console.deploy.step import Context
 from console.errors import NotReady, RelaunchError, UnitFailed, Unreachable
 from console.events import CauseFound, Event, Progressed, StageReached
@@ -275,3 +276,24 @@ async def test_evidence_is_captured_redacted_and_private(
     assert secret not in log
     assert "\x1b" not in log
     assert (tmp_path / "run/cause.json").stat().st_mode & 0o077 == 0
+
+
+async def test_a_server_that_answers_is_ready_though_its_log_never_says_so(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn was told to be quiet, or journald dropped the line: without /health this would be a hang."""
+    Script(monkeypatch, entries([*LOADING, *READY_LINES[:1]]), [STATE])
+    statuses = iter([None, 503, 200])
+
+    async def health(http: Any) -> int | None:
+        return next(statuses)
+
+    monkeypatch.setattr(probe, "health", health)
+    monkeypatch.setattr(start, "HEALTH_SOON", 0.01)
+    monkeypatch.setattr(told.ctx, "node", types.SimpleNamespace(name="n", http=lambda port: port))
+    starting = start.starting_of(told.ctx, UNIT)
+    async with asyncio.timeout(60):
+        await start.follow(told.ctx, starting, step="launch", port=8000)
+    assert starting.ready
+    assert [event.stage for event in told.of(StageReached)][-2:] == ["http_starting", "ready"]
+    assert "/health answers" in told.of(StageReached)[-1].text

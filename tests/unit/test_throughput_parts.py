@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import types
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from console.errors import RelaunchError
 from console.events import Measured
+from console.node.http import NoReply, Reply
+from console.node.jobs import JobState, Phase
 from console.profile.model import Engine, Gate, LoadPoint, Model, Profile, Serve, Service
+from console.throughput import counters, run
 from console.throughput.gate import summary, verdicts
 from console.throughput.parse import parse_result
-from console.throughput.plan import bench, job_name, seed, version
+from console.throughput.plan import bench, job_name, seed, sent_ahead, version
 
 POINT = LoadPoint(concurrency=4, prompts=16, input_tokens=128, output_tokens=32)
 
@@ -169,3 +177,73 @@ def test_slow_single_stream_names_the_usual_reasons() -> None:
     point = parse_result(json.dumps({**OLD, "output_throughput": 16.0}), one, time=1)
     (_, verdict) = verdicts([Gate(concurrency=1, min_output_tokens_per_s=30)], [point])
     assert "P2P" in verdict.remedy
+
+
+METRICS = """\
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{engine="0",finished_reason="stop",model_name="kimi"}} {stop}
+vllm:request_success_total{{engine="0",finished_reason="length",model_name="kimi"}} {length}
+vllm:request_success_created{{engine="0",finished_reason="stop",model_name="kimi"}} 1.7e+09
+"""
+
+
+async def test_the_servers_counters_tell_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bench(profile(), POINT, run="r1", program="v", tokenizer="/m")
+    texts = [METRICS.format(stop=7.0, length=100.0), None, METRICS.format(stop=8.0, length=103.0), "nothing known"]
+    texts += [METRICS.format(stop=8.0, length=119.0)]
+    told: list[int] = []
+    ended = asyncio.Event()
+
+    class Server:
+        async def request(self, method: str, path: str, *, limit: float) -> Reply:
+            if not texts:
+                ended.set()
+                await asyncio.Event().wait()
+            if (text := texts.pop(0)) is None:
+                raise NoReply("nobody")
+            return Reply(200, text.encode())
+
+    monkeypatch.setattr(counters, "EVERY", 0)
+    task = asyncio.ensure_future(counters.watch(Server(), sent_ahead(made), told.append))  # type: ignore[arg-type]
+    await ended.wait()
+    task.cancel()
+    assert told == [0, 0, 15], "one to try, four warm-ups, fifteen of the sixteen"
+
+
+@pytest.mark.parametrize("phases", [("lost", "done"), ("lost", "lost")])
+async def test_a_load_test_that_vanished_is_run_once_more(
+    monkeypatch: pytest.MonkeyPatch, phases: tuple[Phase, Phase]
+) -> None:
+    made = bench(profile(), POINT, run="r1", program="v", tokenizer="/m")
+    left = list(phases)
+
+    async def state(node: Any, facts: Any, name: str) -> JobState:
+        return JobState(name, "absent")
+
+    async def start(node: Any, facts: Any, spec: Any) -> None:
+        return None
+
+    @asynccontextmanager
+    async def follow(node: Any, facts: Any, name: str) -> AsyncIterator[Any]:
+        class Log:
+            state = JobState(name, left.pop(0))
+
+            async def __aiter__(self) -> AsyncIterator[Any]:
+                yield types.SimpleNamespace(message="the last word")
+
+        yield Log()
+
+    class Node:
+        async def read(self, path: str, *, sudo: bool) -> bytes:
+            return json.dumps(OLD).encode()
+
+    for name, fake in (("job_state", state), ("start_job", start), ("follow_job", follow)):
+        monkeypatch.setattr(run, name, fake)
+    facts: Any = types.SimpleNamespace(paths=types.SimpleNamespace(state="/s"))
+    node: Any = Node()
+    if phases[1] == "done":
+        assert (await run.measure(node, facts, made, port=8001)).completed == 16
+    else:
+        with pytest.raises(RelaunchError, match="vanished twice without a record: the last word"):
+            await run.measure(node, facts, made, port=8001)
+    assert left == []

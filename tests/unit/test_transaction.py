@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from console.deploy import deadman
+from console.deploy import deadman, node_deadman
 from console.deploy.resume import unfinished
 from console.deploy.run import REBOOTS, Transaction, ending
 from console.deploy.step import Context
 from console.deploy.store import Store, open_store
+from console.deploy.unitfile import parse_unit
 from console.errors import NotReady, RelaunchError, Restored, RollbackFailed, Unreachable
 from console.events import Event, Noted, RunEnded, RunStarted, StepChanged
 from console.node.facts import Facts, Paths
@@ -99,9 +102,10 @@ class Boot:
     boot_id: str
 
 
-async def test_a_restarted_node_is_walked_from_the_first_step() -> None:
+@pytest.mark.parametrize("error", [Unreachable("lost"), NotReady("the unit is gone")])
+async def test_a_restarted_node_is_walked_from_the_first_step(error: RelaunchError) -> None:
     stop = Fake("stop", downtime=True)
-    launch = Fake("launch", downtime=True, fails=[Unreachable("lost")])
+    launch = Fake("launch", downtime=True, fails=[error])
     course, events, around = recorded(stop, launch)
     course.ctx.facts = Boot("first")
     course.ctx.found.update(stopped=("old.service",), launch="a start that is gone", deadman="token")
@@ -119,7 +123,7 @@ async def test_a_restarted_node_is_walked_from_the_first_step() -> None:
     launch.apply = apply  # type: ignore[method-assign]
     assert await course.walk() == ("stop", "stop", "launch")
     assert "rebooted" in around.calls
-    assert course.ctx.found == {"stopped": ("old.service",)}
+    assert course.ctx.found == {"stopped": ("old.service",), "deadman": "token"}
     assert any(isinstance(event, Noted) and "started again" in event.text for event in events)
 
 
@@ -182,11 +186,37 @@ RECORD = {
 def test_an_armed_switch_and_what_it_did_are_told_in_words() -> None:
     assert deadman.sentence(facts_with()) == ""
     assert "is armed: 15:00 without its console" in deadman.sentence(facts_with(PLAN))
-    assert "started again while run 0007" in deadman.sentence(facts_with({**PLAN, "boot": "other"}))
+    assert "is armed: 15:00 without its console bring back what served, and the node was started again since" in (
+        deadman.sentence(facts_with({**PLAN, "boot": "other"}))
+    )
+    assert "started again while run 0007" in deadman.sentence(facts_with({**PLAN, "boot": "other", "seconds": 0}))
     assert deadman.sentence(facts_with({**PLAN, "seconds": 0})) == ""
     assert "has acted, 1970-01-01 00:00:02 UTC: old serves" in deadman.sentence(facts_with(None, RECORD))
     assert "is at work" in deadman.sentence(facts_with(PLAN, {**RECORD, "state": "acting"}))
     assert "failed" in deadman.sentence(facts_with(None, {**RECORD, "state": "failed"}))
+
+
+def test_the_switchs_unit_survives_any_path() -> None:
+    words = ["/usr/bin/python3", "-I", '/srv/a b/50% "x" $HOME\\n/restore.py']
+    told = {"plan": "/p", "command": " ".join(map(node_deadman.quoted, words)), "boot": node_deadman.BOOT}
+    assert list(parse_unit(node_deadman.SERVICE_TEXT % told).argv) == words
+
+
+@pytest.mark.parametrize(
+    ("heard", "acts"), [(-3600.0, True), (-0.1, True), (3600.0, True), (None, True), (-3600.0, False)]
+)
+def test_the_switch_acts_in_time_whatever_the_clock_says_after_a_boot(
+    tmp_path: Path, heard: float | None, acts: bool
+) -> None:
+    """Long overdue, nearly due, heard by a clock that was ahead, never heard; and a plan that is taken away."""
+    if acts:
+        (tmp_path / "plan.json").write_text(json.dumps({"seconds": 0.3, "armed": 5.0}))
+    if heard is not None:
+        (tmp_path / "heartbeat").touch()
+        os.utime(tmp_path / "heartbeat", (time.time() + heard,) * 2)
+    found = node_deadman.wait_until_late(str(tmp_path))
+    assert (found is not None) is acts
+    assert heard is not None or found == 5.0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run": 1}', '{"run": "1", "texts": 3}'])

@@ -38,6 +38,7 @@ SUMMARIES: dict[str, str] = {
     "ready": "health, identity, port and a sensible generation",
     "throughput": "the load points, against the gates",
     "keep": "the release becomes the last good one",
+    "rollback": "what served before, brought back and proved to serve",
 }
 
 

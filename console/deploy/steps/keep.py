@@ -16,7 +16,9 @@ from console.deploy.release import (
     candidate,
     draft,
     encode_release,
+    in_passing,
     last_good,
+    mark_failed,
     next_number,
     point_last_good,
     question,
@@ -110,12 +112,13 @@ class Keep:
         release = ctx.found.pop(NAME, None)
         if not isinstance(release, Release):
             return
-        if release.former is not None and any(each.number == release.former for each in releases(ctx.facts)):
-            await point_last_good(ctx.node, ctx.facts, release.former)
-        else:
-            await _do(ctx, ("rm", "-f", "--", ctx.facts.path(LAST_GOOD_FILE)))
-        await write_release(ctx.node, ctx.facts, replace(release, state="failed"))
         await boot_again(ctx, release)
+        with in_passing(ctx):
+            if release.former is not None and any(each.number == release.former for each in releases(ctx.facts)):
+                await point_last_good(ctx.node, ctx.facts, release.former)
+            else:
+                await _do(ctx, ("rm", "-f", "--", ctx.facts.path(LAST_GOOD_FILE)))
+        await mark_failed(ctx, release)
 
     def _number(self, ctx: Context) -> int:
         known = candidate(ctx)

@@ -10,10 +10,19 @@ import time
 from console.checkpoint.overlay import verify_overlay
 from console.checkpoint.patch import planned
 from console.deploy import deadman, evidence, probe, start
-from console.deploy.release import adoptable, already_serving, candidate, draft, last_good, mark, next_number, running
+from console.deploy.release import (
+    adoptable,
+    already_serving,
+    candidate,
+    draft,
+    last_good,
+    mark_failed,
+    next_number,
+    running,
+)
 from console.deploy.release import write_release as write
 from console.deploy.rollback import served_before, stop_and_drain
-from console.deploy.start import Ended, Starting
+from console.deploy.starting import Ended, Starting
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import NotReady, UnitFailed
 from console.node import systemd
@@ -57,7 +66,7 @@ class Launch:
                 await self._write_candidate(ctx)
                 starting = await start.begin(ctx, unit)
                 ctx.found[NAME] = starting
-            await start.follow(ctx, starting, step=NAME)
+            await start.follow(ctx, starting, step=NAME, port=ctx.profile.service.port)
         except Ended as ended:
             error = await evidence.explain(ctx, ended, step=NAME)
             await self._no_crash_loop(ctx, ended)
@@ -88,7 +97,7 @@ class Launch:
         if running(state):
             raise NotReady(f"{unit} was told to stop and is {state.active}", f"look at systemctl status {unit}")
         if (ours := candidate(ctx)) is not None:
-            await mark(ctx.node, ctx.facts, ours, "failed")
+            await mark_failed(ctx, ours)
 
     async def _write_candidate(self, ctx: Context) -> None:
         """Put on the node what is about to be started, and what served before, for whoever resumes or goes back."""
@@ -101,8 +110,7 @@ class Launch:
             ctx.found["release"] = release
 
     async def _answers(self, ctx: Context) -> bool:
-        async with ctx.node.http(ctx.profile.service.port) as session:
-            return await probe.health(session) == 200
+        return await probe.health(ctx.node.http(ctx.profile.service.port)) == 200
 
     async def _no_crash_loop(self, ctx: Context, ended: Ended) -> None:
         """A unit that systemd starts again and again is stopped; what it left behind has been captured."""

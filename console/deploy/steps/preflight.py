@@ -1,7 +1,7 @@
 """Step 2: everything that can be known to go wrong is found while the old model still serves.
 
 All findings are told, and any refusal ends the run with exit code 3 and all refusals at once; nothing was changed then.
-With a remembered answer of the installed vLLM's own help this costs no exec at all.
+With a remembered answer of the installed vLLM's own help this costs one exec, and none when what is wanted serves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from console.checkpoint import forecast, patch
-from console.deploy import checks, flags
+from console.deploy import access, checks, flags
 from console.deploy.step import Check, Context, Satisfied
 from console.errors import Refused
 from console.findings import Finding, allow, refuse, warn
@@ -43,7 +43,7 @@ class Preflight:
         """Nothing was changed."""
 
     async def _findings(self, ctx: Context) -> tuple[Finding, ...]:
-        found = list(checks.machine(ctx.profile, ctx.facts))
+        found = [*checks.machine(ctx.profile, ctx.facts), *await access.findings(ctx)]
         table, note = await flags.installed_table(ctx)
         if note is not None:
             found.append(note)

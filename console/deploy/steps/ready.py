@@ -8,7 +8,7 @@ from console.checkpoint.forecast import compare
 from console.deploy import ready
 from console.deploy.evidence import explain_later
 from console.deploy.release import already_serving, candidate
-from console.deploy.start import Starting
+from console.deploy.starting import Starting
 from console.deploy.step import Change, Check, Context, Needed, Satisfied
 from console.errors import Nonsense, NotReady
 from console.events import Downtime

@@ -37,7 +37,6 @@ class Stopped:
 
     units: tuple[str, ...]
     had: Possessions
-    ports: tuple[int, ...]
     seconds: float | None = None
 
 
@@ -71,8 +70,7 @@ class Stop:
         up = targets(ctx)
         names = tuple(state.name for state in up)
         had = await possessions(ctx.node, ctx.facts, [s.cgroup for s in up if s.cgroup])
-        ports = {listener.port for listener in ctx.facts.listeners if listener.unit in names}
-        record = Stopped(names, had, tuple(sorted(ports)))
+        record = Stopped(names, had)
         ctx.found[NAME] = record
         ctx.found["stopped"] = tuple(dict.fromkeys((*ctx.found.get("stopped", ()), *names)))
         if ctx.profile.service.unit in names:
@@ -98,12 +96,12 @@ class Stop:
             if record
             else Possessions(groups=tuple(state.cgroup for state in states.values() if state.cgroup))
         )
-        left = await what_is_left(ctx.node, ctx.facts, had, record.ports if record else (ctx.profile.service.port,))
+        left = await what_is_left(ctx.node, ctx.facts, had)
         if record is not None:
             record = ctx.found[NAME] = replace(record, had=replace(had, until=left.time))
         running = [state for state in states.values() if systemd.is_up(state)]
         if left.processes and not running and await self._orphans_ended(ctx, names, left):
-            left = await what_is_left(ctx.node, ctx.facts, had, record.ports if record else (ctx.profile.service.port,))
+            left = await what_is_left(ctx.node, ctx.facts, had)
         if running or left.processes or left.ports:
             raise _not_gone(running, left)
         holders = await _gpu_holders(ctx, names, had)
@@ -212,8 +210,10 @@ def _evidence(
     count = len(record.had.processes) if record else 0
     took = f" after {duration(record.seconds)}" if record and record.seconds is not None else ""
     parts = [", ".join(how) + took, f"cgroup empty ({plural(count, 'process').replace('processs', 'processes')} gone)"]
-    if record and record.ports:
-        parts.append(f"{_ports(record.ports)} closed")
+    if record and record.had.ports:
+        parts.append(f"{_ports(record.had.ports)} closed")
+    if left.taken:
+        parts.append(f"{_ports(left.taken)} listened on by somebody else by now")
     if holders:
         named = ", ".join(
             f"GPU {i}: {'?' if p.memory is None else gib(p.memory)} of pid {p.pid}" for i, p in holders[:4]

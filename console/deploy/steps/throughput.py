@@ -54,6 +54,7 @@ class Throughput:
                 ctx.node,
                 ctx.facts,
                 one,
+                port=ctx.profile.service.port,
                 environment_file=ctx.profile.service.environment_file,
                 tell=lambda n, total, label=label: self._tell(ctx, label, n, total),  # type: ignore[misc]
             )

@@ -52,6 +52,8 @@ async def answer(pid1: Pid1, argv: list[str], folder: str, fds: tuple[int, ...],
         reply.out(f"systemd {shown.VERSION} ({shown.VERSION}-relaunch-practice)\n")
         return 0
     if not asked.command:
+        if asked.on_active is not None and asked.unit and pid1.fragment(asked.unit) is not None:
+            return _timer(pid1, asked.unit, asked, asked.on_active, reply)  # for a service that has a file of its own
         reply.err("Command line to execute required.\n")
         return 1
     program = text.executable(asked.command[0], pid1.base_environment()["PATH"])

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on asyncio streams: keep-alive, bodies by length, chunked answers. Stdlib only."""
+"""A small HTTP/1.1 server on asyncio streams: keep-alive but for HTTP/1.0, bodies by length, chunked answers. Stdlib only."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ async def _read(reader: asyncio.StreamReader) -> Call | None:
     except asyncio.IncompleteReadError:
         return None
     first, *rest = head.decode("latin-1").split("\r\n")
-    method, target, _ = first.split(" ", 2)
-    headers = {}
+    method, target, version = first.split(" ", 2)
+    headers = {"connection": "close"} if version == "HTTP/1.0" else {}
     for line in rest:
         name, colon, value = line.partition(":")
         if colon:
