@@ -1,26 +1,47 @@
-"""A site on a real node: systemd as PID 1, OpenSSH, TCP; GPUs, vLLM and hub are stand-ins (`tests/node/gpu_box.py`)."""
+"""A real node as ground: systemd as PID 1, OpenSSH, TCP; GPUs, vLLM and hub are stand-ins (`tests/node/gpu_box.py`)."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shlex
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from tests.field import OURS, Console, Event, Serving, start_console
-from tests.node.gpu_box import GpuBox
-from tests.node.lab import CACHE
+from tests.field import OURS, Console, Event, Serving, environment, read_record, shards, start_console
+from tests.node.gpu_box import PRACTICE, GpuBox, furnish, gpu_box
+from tests.node.lab import CACHE, open_lab
 
 _ASK = """\
-import json, urllib.request
-try: print(json.load(urllib.request.urlopen("http://127.0.0.1:8000/v1/models", timeout=10))["data"][0]["id"])
-except Exception: print("")
+import json, sys, time, urllib.request
+wanted, end, name = sys.argv[1], time.monotonic() + float(sys.argv[2]), ""
+while True:
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:8000/v1/models", timeout=10) as answer:
+            name = json.load(answer)["data"][0]["id"]
+    except Exception:
+        name = ""
+    if name == wanted or time.monotonic() > end:
+        break
+    time.sleep(0.1)  # a server tells nobody when it begins to listen
+print(name)
 """
+_KEPT = "/var/tmp/kept.tar"
+_MADE = "opt/vllm-0.16.0 srv/models/Kimi-K2.5-NVFP4 var/lib/relaunch"
+"""What Relaunch makes on the node, beside the unit; below `/`."""
+_FILLER = "/var/tmp/filler"
+_MEMORY = f"""\
+echo 'd /run/practice-gpu' >/etc/tmpfiles.d/practice.conf && systemd-tmpfiles --create practice.conf
+systemctl stop vllm-glm5.service; rm -rf {PRACTICE}/gpu; ln -s /run/practice-gpu {PRACTICE}/gpu
+"""
+"""The memory of the GPUs is on no disk that could be full."""
 
 
 @dataclass
@@ -33,11 +54,13 @@ class LabSite:
     deadman: int = 900
     kind: str = "real"
 
-    def environment(self, who: str = "me") -> dict[str, str]:
-        home = self.folder / f"home-{who}"
-        home.mkdir(exist_ok=True)
-        kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
-        return {**kept, "HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "LANG": "C.UTF-8", "USER": who}
+    @property
+    def root(self) -> Path:
+        """The node's disk as this machine sees it, past the network. Absolute symlinks there lead astray."""
+        return Path(f"/proc/{self._init()}/root")
+
+    def _init(self) -> int:
+        return int((self.box.machine.folder / "init.pid").read_text().split()[0])
 
     def arguments(self) -> tuple[str, ...]:
         machine = self.box.machine
@@ -58,7 +81,7 @@ class LabSite:
         )  # fmt: skip
 
     async def console(self, *argv: str, who: str = "me") -> Console:
-        return await start_console(self.environment(who), *argv, *self.arguments())
+        return await start_console(environment(self.folder, who), *argv, *self.arguments())
 
     async def redeploy(self) -> Console:
         return await self.console("--script", "redeploy", "--yes")
@@ -72,58 +95,126 @@ class LabSite:
         return await asyncio.to_thread(self.box.machine.ssh, line, check=False)
 
     async def serving(self) -> Serving:
-        name = (await self.sh("python3", "-c", _ASK)).strip()
+        name = (await self.sh("python3", "-I", "-c", _ASK, "", "0")).strip()
         return Serving(name or None, 200 if name else None)
-
-    async def until_serving(self, model: str, limit: float = 90) -> None:
-        async with asyncio.timeout(limit):
-            while (await self.serving()).model != model:  # noqa: ASYNC110
-                await asyncio.sleep(0.3)  # a server tells nobody when it begins to listen
-
-    async def state_of(self, unit: str) -> str:
-        return (await self.sh("systemctl", "show", "-p", "ActiveState", "--value", unit)).strip()
 
     async def audit(self) -> list[Event]:
         text = await self.sh("cat", "/var/lib/relaunch/audit.jsonl")
         return [json.loads(line) for line in text.splitlines()]
 
     async def record(self) -> Event:
-        text = await self.sh("cat", "/var/lib/relaunch/deadman/record.json")
-        found: Event = json.loads(text) if text.strip() else {}
-        return found
+        return await read_record(self.root / "var/lib/relaunch/deadman/record.json")
+
+    async def weights(self) -> dict[str, tuple[int, int]]:
+        return await asyncio.to_thread(shards, self.root / "srv/models/Kimi-K2.5-NVFP4")
 
     async def left_behind(self) -> list[str]:
         found = (
             await self.shell(
                 "ls /var/lib/relaunch/lock.json /var/lib/relaunch/deadman/plan.json 2>/dev/null;"
                 "find /var/lib/relaunch /etc/systemd/system /srv -name '.relaunch-*' -o -name '*.new' -o -name '*.incomplete';"
-                "systemctl list-units --all --no-legend --plain 'relaunch-*' | awk '$3==\"active\" {print $1}'"
+                "systemctl list-units --all --no-legend --plain 'relaunch-*' | awk '$3==\"active\" {print $1}';"
+                f"for unit in {OURS} vllm-glm5.service; do systemctl is-active -q $unit && echo up:$unit; done"
             )
         ).split()
-        up = [unit for unit in (OURS, "vllm-glm5.service") if await self.state_of(unit) == "active"]
-        return found if len(up) == 1 else [*found, f"models up: {', '.join(up) or 'none'}"]
+        up = [word for word in found if word.startswith("up:")]
+        return [word for word in found if word not in up] + ([] if len(up) == 1 else [f"models up: {len(up)}"])
 
-    async def begin_again(self, *, prepared: bool = True) -> None:
-        """The old model serves, nothing of Relaunch is there but, when `prepared`, what needs no downtime."""
-        gone = "" if prepared else "/opt/vllm-0.16.0 /srv/models/Kimi-K2.5-NVFP4 /var/lib/relaunch"
-        await self.shell(
-            "systemctl stop relaunch-deadman.timer relaunch-deadman.service vllm-kimi.service 2>/dev/null;"
-            "systemctl disable -q vllm-kimi.service 2>/dev/null; rm -f /etc/systemd/system/vllm-kimi.service;"
-            "cd /var/lib/relaunch 2>/dev/null && rm -rf lock.json deadman releases last-good audit.jsonl former;"
-            f"rm -rf none {gone}; systemctl daemon-reload; systemctl enable -q --now vllm-glm5.service"
+    # how it begins
+
+    async def furnish(self) -> None:
+        await self.begin(bare=True)
+        prepared = await self.console("--script", "prepare", "--yes")
+        assert await prepared.ended(300) == 0, prepared.told()
+        await self.shell(f"rm /var/lib/relaunch/audit.jsonl; cd / && tar -cf {_KEPT} {_MADE} && sync -f {_KEPT}")
+
+    async def furnished(self) -> bool:
+        return await self.shell(f"ls {_KEPT} >/dev/null 2>&1 && echo yes") == "yes\n"
+
+    async def begin(self, *, bare: bool) -> None:
+        if await self.shell("echo fine") != "fine\n":
+            await self.power_cycle()
+        back = "" if bare else f"tar -xpf {_KEPT};"
+        ask = shlex.join(("python3", "-I", "-c", _ASK, "glm-5", "90"))
+        name = await self.shell(
+            f"cd /; {_pace(0.02)}; systemctl stop 'relaunch-*' {OURS} 2>/dev/null; systemctl disable -q {OURS} 2>/dev/null;"
+            f"rm -rf /etc/systemd/system/{OURS}* /etc/systemd/system/relaunch-*"
+            f" /etc/systemd/system/*.wants/relaunch-* {_FILLER} {_MADE}; {back}"
+            f"systemctl daemon-reload; systemctl reset-failed; systemctl enable -q --now vllm-glm5.service; {ask}; {_pace(0.2)}"
         )
-        await self.until_serving("glm-5")
+        assert name.strip() == "glm-5", f"the old model does not serve: {name}"
 
     # what goes wrong
+
+    async def cut(self) -> None:
+        await asyncio.to_thread(self.box.machine.lab.script, "cut", self.box.machine.name)
+
+    async def heal(self) -> None:
+        await asyncio.to_thread(self.box.machine.lab.script, "heal", self.box.machine.name)
+
+    async def cut_and_heal(self, seconds: float) -> None:
+        await asyncio.to_thread(self.box.machine.lab.script, "refuse", self.box.machine.name)
+        try:
+            await asyncio.sleep(seconds)  # the fault itself
+        finally:
+            await asyncio.to_thread(self.box.machine.lab.script, "admit", self.box.machine.name)
+
+    async def freeze(self, seconds: float) -> None:
+        await asyncio.to_thread(self.box.machine.lab.script, "freeze", self.box.machine.name)
+        try:
+            await asyncio.sleep(seconds)  # the fault itself
+        finally:
+            await asyncio.to_thread(self.box.machine.lab.script, "thaw", self.box.machine.name)
 
     async def power_cycle(self) -> None:
         await asyncio.to_thread(self.box.machine.reset)
 
     async def systemd_stopped(self, seconds: float) -> None:
         """PID 1 does nothing for a while: no unit starts or stops, sshd and services go on."""
-        pid = int((self.box.machine.folder / "init.pid").read_text().split()[0])
+        pid = self._init()
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)  # the fault itself
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    async def disk_will_fill(self) -> None:
+        """It fills at any moment."""
+
+    async def disk_full(self) -> None:
+        await asyncio.to_thread(_fill, self.root / _FILLER.lstrip("/"))
+
+    async def disk_free(self) -> None:
+        await asyncio.to_thread((self.root / _FILLER.lstrip("/")).unlink, missing_ok=True)
+
+
+def _pace(load: float) -> str:
+    """A shell line that says how fast the stand-ins load."""
+    text = json.dumps({"load": load, "tokens": 0.0, "hub": 0})
+    return f"echo {shlex.quote(text)} >{PRACTICE}/pace.json"
+
+
+def _fill(path: Path) -> None:
+    """Not a block is left on the disk that `path` is on, whoever writes meanwhile."""
+    with path.open("wb", buffering=0) as filler:
+        piece, size = 1 << 30, 0
+        while piece >= os.statvfs(path).f_frsize:
+            try:
+                os.posix_fallocate(filler.fileno(), size, piece)
+                size += piece
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                piece //= 2
+
+
+@asynccontextmanager
+async def lab_site(folder: Path, disk: str = "700m") -> AsyncIterator[LabSite]:
+    """A node of one's own lab, furnished; `disk` is the size of all that it can write. `folder` is there. Raises NoLab."""
+    os.environ["NODE_DISK"] = disk
+    with open_lab() as lab:
+        machine = await asyncio.to_thread(lab.boot, "matrix")
+        await asyncio.to_thread(furnish, machine, folder)
+        await asyncio.to_thread(machine.ssh, _MEMORY)
+        async with gpu_box(machine, folder) as box:
+            yield LabSite(folder, box)

@@ -90,6 +90,16 @@ async def test_from_the_old_model_to_the_new_one(box: GpuBox, user: str, own_hom
     )
     assert machine.ssh(f"journalctl --no-pager -q -o export | grep -caF {SENTINEL}", check=False).strip() == "0"
 
+    if user == "ops":
+        stopped, ending = await redeploy(box, user, script="stop")
+        assert stopped.code == 0, told(ending)
+        assert machine.ssh("systemctl is-active vllm-kimi.service", check=False).strip() == "inactive"
+        assert machine.ssh("ss -Hltn sport = :8000").strip() == ""
+        assert '"stop"' in machine.ssh("cat /var/lib/relaunch/audit.jsonl")
+        nothing, ending = await redeploy(box, user, script="stop")
+        assert nothing.code == 0, told(ending)
+        assert "nothing serves" in told(ending)
+
 
 async def test_a_launch_that_fails_brings_the_old_model_back(box: GpuBox) -> None:
     machine = box.machine

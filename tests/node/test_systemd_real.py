@@ -443,14 +443,23 @@ async def test_what_a_service_leaves_is_known_by_identity(real_node: SshNode, ma
     assert [name for name, _ in had.shm] == ["psm_ours"]
     assert [one.port for one in facts.listeners] == [18777]
 
-    still = await what_is_left(real_node, facts, had, (18777,), wait=0.1)
+    assert had.ports == (18777,)
+    still = await what_is_left(real_node, facts, had, wait=0.1)
     assert not still.clean
     assert len(still.processes) == 2
-    assert still.ports == (18777,)
+    assert (still.ports, still.taken) == ((18777,), ())
 
     await done(real_node, systemd.stop("leaves.service"))
-    left = await what_is_left(real_node, facts, had, (18777,))
-    assert left.clean
+    taker = "import socket, time; s = socket.create_server(('127.0.0.1', 18777)); print('mine', flush=True); time.sleep(999)"
+    await install(real_node, "taker.service", f'[Service]\nType=exec\nExecStart=/usr/bin/python3 -c "{taker}"\n')
+    await done(real_node, systemd.start("taker.service"))
+    async with asyncio.timeout(CAP):
+        while not machine.ssh("ss -Hltn sport = :18777"):  # noqa: ASYNC110 - the service gives no event
+            await asyncio.sleep(0.05)
+    left = await what_is_left(real_node, facts, had)
+    assert left.clean, "a port that somebody else took meanwhile is not the old service's"
+    assert left.taken == (18777,)
+    await done(real_node, systemd.stop("taker.service"))
     state = await systemd.unit_state(real_node, "leaves.service")
     assert (state.active, state.result) == ("failed", "timeout")
     assert set(left.shm) == {"psm_other", "psm_ours", "sem.mp-ours"}

@@ -188,7 +188,7 @@ async def test_the_remedy_that_triage_names_mends_the_launch(tmp_path: Path) -> 
     async with lab.deployment(tmp_path / "p", faults=["bad-flag"]) as node:
         with pytest.raises(UnitFailed):
             await node.bring_about("launch")
-        edit = fix_for(node.ctx.profile, node.ctx.found["diagnosis"])
+        edit = fix_for(node.ctx.profile, node.ctx.found["diagnosis"].fix)
         assert edit is not None
         assert edit.name.startswith("drop-flag:--")
         (node.practice.root / "faults.json").unlink()  # this vLLM has one flag too few, not all of them

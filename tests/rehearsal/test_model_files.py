@@ -19,8 +19,10 @@ from console.checkpoint.local import patch_folder
 from console.checkpoint.overlay import verify_overlay
 from console.checkpoint.patch import PatchOutcome, planned
 from console.deploy.question import redeploy_question
+from console.deploy.release import draft as draft_release
+from console.deploy.rollback import what_lacks
 from console.deploy.step import Context, Needed, Satisfied
-from console.deploy.steps import step
+from console.deploy.steps import space, step
 from console.deploy.unit import serve_argv
 from console.errors import DownloadFailed, Refused, RelaunchError, Unreachable
 from console.events import Event, Noted, Progressed
@@ -275,6 +277,42 @@ class TestSpace:
         assert not old.exists()
         assert "to fetch" in await step("space").verify(files.ctx)
 
+    async def test_a_removal_that_is_interrupted_tells_what_it_freed_and_is_gone_on_with(
+        self, files: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = await self.cramped(files, "~/srv/models/Old-Model")
+        for number in range(5):
+            (old / f"part{number}").write_bytes(b"x" * (1 << 20))
+        monkeypatch.setattr(space, "PIECE", 0.0)  # one file a piece
+        emit = files.ctx.emit
+
+        def interrupt(event: Event) -> None:
+            emit(event)
+            if isinstance(event, Progressed) and event.done:
+                raise asyncio.CancelledError
+
+        files.ctx.emit = interrupt
+        with pytest.raises(asyncio.CancelledError):
+            await step("space").apply(files.ctx)
+        files.ctx.emit = emit
+        (told,) = (event.text for event in files.events if isinstance(event, Noted) and "interrupted" in event.text)
+        assert told.startswith(f"removed {old}, ")
+        assert not old.exists(), "no half model under its name"
+        half = old.with_name("Old-Model.relaunch-removing")
+        assert 0 < len(list(half.iterdir())) < 7
+
+        await files.ctx.refresh()
+        needed = await step("space").check(files.ctx)
+        assert isinstance(needed, Needed), "there is room enough by now, and half a model all the same"
+        assert "go on removing ~/srv/models/Old-Model" in needed.changes[0].text
+        await step("space").apply(files.ctx)
+        assert files.words == ["Old-Model"], "the word was given before"
+        assert [path.name for path in old.parent.iterdir() if path.name.startswith("Old")] == []
+        await files.ctx.refresh()
+        assert isinstance(await step("space").check(files.ctx), Satisfied)
+        last = [event.text for event in files.events if isinstance(event, Noted) and "freed" in event.text][-1]
+        assert "26.2 MB freed" in last or "26.3 MB freed" in last, "all of it, with what the first run freed"
+
     async def test_nothing_goes_without_the_word(self, files: Bench) -> None:
         old = await self.cramped(files, "~/srv/models/Old-Model")
         files.agrees = False
@@ -347,6 +385,11 @@ class TestInPlace:
         assert files.ctx.found["patch"].model_path == str(files.folder)
         assert json.loads(config.read_text())["quantization_config"]["kv_cache_scheme"] is None
         assert config.with_name("config.json.before-relaunch").read_bytes() == original
+        rewritten = dict(files.ctx.found["patch"].rewritten)
+        assert rewritten[str(config)] == hashlib.sha256(config.read_bytes()).hexdigest()
+        await files.anew()
+        await step("patch").check(files.ctx)
+        assert files.ctx.found["patch"].rewritten == rewritten, "another run knows what was rewritten before it"
         assert there(Path(files.ctx.facts.paths.state) / "overlays") == []
 
         await files.anew()
@@ -447,7 +490,12 @@ async def test_a_draft_model_gets_an_overlay_of_its_own(files: Bench) -> None:
 
     await files.anew()
     assert isinstance(await step("patch").check(files.ctx), Satisfied)
+    release = draft_release(files.ctx, 1)
+    assert len(release.overlay) == 4, "a release holds the hashes of the draft's overlay too"
+    assert not any("overlays" in text for text in await what_lacks(files.ctx, release))
     (patched / "config.json").write_bytes(before["config.json"])
+    lacking = "\n".join(await what_lacks(files.ctx, release))
+    assert f"{patched}/config.json is not what was served: sha256 " in lacking
     await files.anew()
     assert isinstance(await step("patch").check(files.ctx), Needed), "the draft's overlay is looked at as well"
     await files.bring_about("patch")

@@ -52,8 +52,7 @@ async def test_port_in_use(new_practice: NewPractice) -> None:
         squatter = listeners[listeners.index("pid=") :].partition(",")[0] + ","
         main = (await capture(node, ("systemctl", "show", "-p", "MainPID", "--value", "new.service"))).strip()
         assert squatter != f"pid={main},"
-        async with node.http(OLD_PORT) as session, session.get("/health") as answer:
-            assert answer.status == 404
+        assert (await node.http(OLD_PORT).request("GET", "/health", limit=30)).status == 404
         await node.run(("systemctl", "stop", "new.service"), timeout=60)
         assert await node.run(("systemctl", "start", OLD_UNIT), timeout=60) == Done(0, "", "")
         assert squatter not in await capture(node, ("ss", "-H", "-ltnp")), "the other one has gone"

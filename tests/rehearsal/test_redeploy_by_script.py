@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import pytest
 from console.deploy.script import load_script
 from console.deploy.store import open_store
 from console.engine import Engine, RunOptions, agree
-from console.events import CauseFound, Downtime, Event, Measured, Noted, RunEnded, StepChanged
+from console.events import CauseFound, Downtime, Event, Measured, Noted, Remedy, RunEnded, StepChanged
 from console.node import systemd
 from console.node.ssh import SshNode
 from console.profile.load import find_profile
@@ -90,7 +91,6 @@ async def test_the_whole_job_and_again(new_practice: NewPractice) -> None:
 
 # fault: exit code, the step that fails, words of the first cause, words of the remedy
 FAILING = {
-    "fp8-kv": (11, "launch", "No valid attention backend", "bfloat16"),
     "bad-flag": (11, "launch", "unrecognized arguments", "flag"),
     "oom": (11, "launch", "CUDA out of memory", "utilization"),
     "never-starts": (11, "launch", "203/EXEC", ""),
@@ -135,13 +135,48 @@ async def test_hold_leaves_the_node_as_it_failed(new_practice: NewPractice) -> N
         assert told.serving[OLD] != "active"
 
 
-@pytest.mark.parametrize("fault", ["fp8-kv", "bad-flag", "oom"])
+@pytest.mark.parametrize("fault", ["bad-flag", "oom"])
 async def test_a_known_remedy_is_applied_on_request(fault: str, new_practice: NewPractice) -> None:
     async with new_practice(faults=(fault,)) as practice, at_work(practice) as node:
         told = await run(practice, node, fix=True)
         assert told.end.code == 0, told
         assert told.serving[NEW] == "active"
         assert told.of(CauseFound), "the cause is told although it was mended"
+
+
+async def test_the_remedy_of_a_failed_run_is_applied_first_by_the_next(
+    new_practice: NewPractice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAUNCH_PRACTICE_PACE", json.dumps({"load": 0.3, "tokens": 0.0, "install": 0.0, "hub": 0.0}))
+    async with new_practice(faults=("fp8-kv",)) as practice, at_work(practice) as node:
+        told = await run(practice, node)
+        assert (told.end.code, told.states()["launch"], told.states()["rollback"]) == (11, "failed", "done"), told
+        first = told.of(CauseFound)[0]
+        assert "No valid attention backend" in first.text, told
+        assert "bfloat16" in first.remedy, told
+        (found,) = told.of(Remedy)
+        assert (found.name, found.applied) == ("kv-flag", False), told
+        assert '+serve.flags.kv-cache-dtype: "bfloat16"' in found.diff
+
+        mended = await run(practice, node, fix=True)
+        assert mended.end.code == 0, mended
+        assert mended.serving == {OLD: "inactive", NEW: "active"}
+        assert [(remedy.name, remedy.applied) for remedy in mended.of(Remedy)] == [("kv-flag", True)]
+        launches = [event.state for event in mended.of(StepChanged) if event.step == "launch"]
+        assert launches == ["checking", "running", "verifying", "done"], "it is started once, with the remedy"
+
+        back = await run(practice, node, "rollback")
+        assert back.end.code == 0, back
+        assert back.serving == {OLD: "active", NEW: "inactive"}, "what came up with a remedy is what is left"
+
+        stopped = await run(practice, node, "stop")
+        assert stopped.end.code == 0, stopped
+        assert stopped.serving == {OLD: "inactive", NEW: "inactive"}
+        assert "cgroup empty" in str(stopped), stopped
+        nothing = await run(practice, node, "stop")
+        assert nothing.end.code == 0, nothing
+        assert set(nothing.states().values()) == {"satisfied"}, nothing
+        assert "nothing serves" in str(nothing)
 
 
 async def test_a_plan_and_a_read_only_session_change_nothing(new_practice: NewPractice) -> None:

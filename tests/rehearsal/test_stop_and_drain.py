@@ -52,8 +52,8 @@ async def bench(new_practice: NewPractice, faults: Sequence[str] = ()) -> AsyncI
     profile = find_profile("rehearsal")
     question = redeploy_question(profile)
     async with new_practice(faults=tuple(faults)) as practice, log_in(practice) as node:
-        async with asyncio.timeout(CAP), node.http(8000) as session:
-            while await probe.health(session) != 200:  # noqa: ASYNC110 - a port gives no event when it opens
+        async with asyncio.timeout(CAP):
+            while await probe.health(node.http(8000)) != 200:  # noqa: ASYNC110 - a port gives no event when it opens
                 await asyncio.sleep(0.05)
         events: list[Event] = []
 

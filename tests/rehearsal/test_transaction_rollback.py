@@ -12,7 +12,7 @@ import pytest
 from console.deploy.release import last_good, restore_release
 from console.errors import Refused
 from console.node import systemd
-from tests.field import practice_site
+from tests.field_practice import practice_site
 from tests.rehearsal import launch_node as lab
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,7 +38,7 @@ def away(path: str) -> Iterator[None]:
 
 
 async def test_a_failed_launch_goes_back_by_itself_and_everything_is_written_down(tmp_path: Path) -> None:
-    async with practice_site(tmp_path, faults=["oom"]) as site:
+    async with practice_site(tmp_path, broken=["oom"]) as site:
         console = await site.redeploy()
         assert await console.ended() == 11, console.told()
         assert (await site.serving()).model == "glm-5"
