@@ -185,8 +185,13 @@ def parse_job(name: str, answer: Any) -> JobState:
         "failed",
         "lost",
         "refused",
+        "unwritten",
     ):
         raise RelaunchError(f"the answer about job {name} is in no known form")
+    if data["phase"] == "unwritten":
+        raise Refused(
+            f"job {name} cannot be put on the node: {data.get('error')}", "make room there, or see who may write"
+        )
     if data["phase"] == "refused":
         raise CommandFailed(("systemd-run",), 1, str(data.get("error", "")))
     return JobState(
@@ -208,8 +213,9 @@ def parse_job(name: str, answer: Any) -> JobState:
 async def start_job(node: Node, facts: Facts, spec: JobSpec) -> Job:
     """Start the job, or adopt a live one of the same name. One exec.
 
-    A job of that name that ended before is replaced with its folder. Raises `Refused` without systemd, `CommandFailed` when
-    systemd-run refuses, `Unreachable` when the link is lost; then calling it again adopts what was started.
+    A job of that name that ended before is replaced with its folder. Raises `Refused` without systemd and where its folder
+    cannot be written, `CommandFailed` when systemd-run refuses, `Unreachable` when the link is lost; then calling it again adopts what
+    was started.
     """
     _need_systemd(facts, node)
     question = start_question(spec, facts)

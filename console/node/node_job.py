@@ -129,7 +129,11 @@ def start() -> Dict[str, Any]:
         if before["phase"] == "running":
             return dict(before, adopted=True)
         sweep(root)
-        fill(owner)
+        try:
+            fill(owner)
+        except OSError as failure:
+            shutil.rmtree(ASK["folder"], ignore_errors=True)
+            return {"phase": "unwritten", "error": "%s: %s" % (ASK["folder"], failure.strerror)}
         begun = subprocess.Popen(
             ASK["command"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=True
         )

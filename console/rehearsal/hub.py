@@ -116,7 +116,10 @@ class Hub:
             return web.Response(
                 status=429, headers={"RateLimit": '"api";r=0;t=1', "Retry-After": "1"}, text="Too Many Requests"
             )
-        return await handler(request)
+        try:
+            return await handler(request)
+        except ConnectionError:
+            return web.Response()  # the client left; that is its own affair
 
     def _repository(self, request: web.Request) -> Repository:
         found = self.repositories.get(f"{request.match_info['owner']}/{request.match_info['name']}")
@@ -231,8 +234,6 @@ class Hub:
                 repository.sent += len(part)
             await response.write_eof()
             done = True
-        except ConnectionError:
-            return  # the client left; that is its own affair
         except asyncio.CancelledError:
             if not done:
                 raise

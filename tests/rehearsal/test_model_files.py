@@ -1,4 +1,4 @@
-"""The steps space, download, shards and patch over SSH on the practice node: done, satisfied, damaged, refused."""
+"""The steps download, shards and patch over SSH on the practice node: done, satisfied, damaged, refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,85 +17,21 @@ from console.checkpoint.forecast import forecast
 from console.checkpoint.local import patch_folder
 from console.checkpoint.overlay import verify_overlay
 from console.checkpoint.patch import PatchOutcome, planned
-from console.deploy.question import redeploy_question
 from console.deploy.release import draft as draft_release
 from console.deploy.rollback import what_lacks
-from console.deploy.step import Context, Needed, Satisfied
-from console.deploy.steps import space, step
+from console.deploy.step import Needed, Satisfied
+from console.deploy.steps import step
 from console.deploy.unit import serve_argv
-from console.errors import DownloadFailed, Refused, RelaunchError, Unreachable
-from console.events import Event, Noted, Progressed
-from console.node.facts import Facts, read_facts
+from console.errors import DownloadFailed, RelaunchError, Unreachable
+from console.events import Noted, Progressed
 from console.node.ssh import SshNode
-from console.profile.load import find_profile
 from console.rehearsal.practice import Practice
-from console.rehearsal.vllm.install import install_vllm
-from console.text import Secret
+from tests.rehearsal.files_bench import Bench, bench, files
+
+__all__ = ["files"]
 
 STEPS = ("space", "download", "shards", "patch")
 NewPractice = Callable[..., AbstractAsyncContextManager[Practice]]
-
-
-@dataclass
-class Bench:
-    """A context on a practice node, counting what it costs."""
-
-    ctx: Context
-    root: Path
-    events: list[Event] = field(default_factory=list)
-    execs: list[str] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    agrees: bool = True
-    room: Callable[[], int] | None = None
-    """Bytes that the model's disk has free, in place of what the test machine's real disk has."""
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "srv/models/Kimi-K2.5-NVFP4"
-
-    async def bring_about(self, name: str) -> str:
-        """One step as the walk does it; its evidence."""
-        chosen = step(name)
-        outcome = await chosen.check(self.ctx)
-        if isinstance(outcome, Satisfied):
-            return outcome.evidence
-        await chosen.apply(self.ctx)
-        await self.ctx.refresh()
-        return await chosen.verify(self.ctx)
-
-    async def anew(self) -> None:
-        """As a new run finds it: fresh facts, nothing found yet."""
-        self.ctx.found.clear()
-        await self.ctx.refresh()
-
-
-@asynccontextmanager
-async def bench(practice: Practice, node: SshNode, **changes: Any) -> AsyncIterator[Bench]:
-    profile = find_profile("rehearsal")
-    model = profile.model.model_copy(update={"endpoint": practice.hub})
-    profile = profile.model_copy(update={"model": model, **changes})
-    root = Path(practice.root)
-    await asyncio.to_thread(install_vllm, root, root / "opt/vllm-0.16.0", "0.16.0")
-    made = Bench(ctx=None, root=root)  # type: ignore[arg-type]
-
-    async def refresh() -> Facts:
-        facts = await read_facts(node, redeploy_question(made.ctx.profile))
-        if made.room is not None:
-            disks = {path: replace(disk, free=made.room()) for path, disk in facts.disks.items()}
-            facts = replace(facts, disks=disks)
-        made.ctx.facts = facts
-        return facts
-
-    async def confirm(question: str, word: str) -> bool:
-        made.words.append(word)
-        return made.agrees
-
-    facts = await read_facts(node, redeploy_question(profile))
-    made.ctx = Context(
-        node=node, profile=profile, facts=facts, emit=made.events.append, confirm=confirm, refresh=refresh,
-        token=Secret("hf_sentinelsentinelsentinel"),
-    )  # fmt: skip
-    yield made
 
 
 def there(folder: Path) -> list[str]:
@@ -106,12 +41,6 @@ def there(folder: Path) -> list[str]:
 def links_in(folder: Path) -> int:
     """Shards that are links."""
     return sum((folder / name).is_symlink() for name in there(folder) if name.endswith(".safetensors"))
-
-
-@pytest.fixture
-async def files(practice: Practice, practice_node: SshNode) -> AsyncIterator[Bench]:
-    async with bench(practice, practice_node) as made:
-        yield made
 
 
 @pytest.fixture
@@ -245,93 +174,6 @@ async def test_a_wrong_commit_ends_with_its_reason(practice: Practice, practice_
         with pytest.raises(DownloadFailed, match="404") as caught:
             await files.bring_about("space")
         assert "revision" in caught.value.remedy
-
-
-class TestSpace:
-    """Old folders go on the operator's word, and never one that is in use."""
-
-    @staticmethod
-    async def cramped(files: Bench, *may_remove: str) -> Path:
-        """Room that is there only when `Old-Model` is gone."""
-        old = files.root / "srv/models/Old-Model"
-        old.mkdir(parents=True)
-        (old / "config.json").write_text("{}")
-        (old / "model.safetensors").write_bytes(os.urandom(1 << 20) * 20)
-        files.room = lambda: 10**6 if old.exists() else 10**9
-        space = files.ctx.profile.space.model_copy(update={"may_remove": may_remove})
-        files.ctx.profile = files.ctx.profile.model_copy(update={"space": space})
-        await files.ctx.refresh()
-        return old
-
-    async def test_a_named_folder_is_removed_when_confirmed(self, files: Bench) -> None:
-        old = await self.cramped(files, "~/srv/models/GLM-5-NVFP4", "~/srv/models/Old-Model")
-        with pytest.raises(Refused, match="lacking"):
-            await step("space").check(files.ctx)
-        old.joinpath("more").write_bytes(os.urandom(1 << 20) * 100)
-        await files.ctx.refresh()
-        needed = await step("space").check(files.ctx)
-        assert isinstance(needed, Needed)
-        assert "Old-Model" in needed.changes[-1].text
-        await step("space").apply(files.ctx)
-        assert files.words == ["Old-Model"], "the serving model is not even asked about"
-        assert not old.exists()
-        assert "to fetch" in await step("space").verify(files.ctx)
-
-    async def test_a_removal_that_is_interrupted_tells_what_it_freed_and_is_gone_on_with(
-        self, files: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        old = await self.cramped(files, "~/srv/models/Old-Model")
-        for number in range(5):
-            (old / f"part{number}").write_bytes(b"x" * (1 << 20))
-        monkeypatch.setattr(space, "PIECE", 0.0)  # one file a piece
-        emit = files.ctx.emit
-
-        def interrupt(event: Event) -> None:
-            emit(event)
-            if isinstance(event, Progressed) and event.done:
-                raise asyncio.CancelledError
-
-        files.ctx.emit = interrupt
-        with pytest.raises(asyncio.CancelledError):
-            await step("space").apply(files.ctx)
-        files.ctx.emit = emit
-        (told,) = (event.text for event in files.events if isinstance(event, Noted) and "interrupted" in event.text)
-        assert told.startswith(f"removed {old}, ")
-        assert not old.exists(), "no half model under its name"
-        half = old.with_name("Old-Model.relaunch-removing")
-        assert 0 < len(list(half.iterdir())) < 7
-
-        await files.ctx.refresh()
-        needed = await step("space").check(files.ctx)
-        assert isinstance(needed, Needed), "there is room enough by now, and half a model all the same"
-        assert "go on removing ~/srv/models/Old-Model" in needed.changes[0].text
-        await step("space").apply(files.ctx)
-        assert files.words == ["Old-Model"], "the word was given before"
-        assert [path.name for path in old.parent.iterdir() if path.name.startswith("Old")] == []
-        await files.ctx.refresh()
-        assert isinstance(await step("space").check(files.ctx), Satisfied)
-        last = [event.text for event in files.events if isinstance(event, Noted) and "freed" in event.text][-1]
-        assert "26.2 MB freed" in last or "26.3 MB freed" in last, "all of it, with what the first run freed"
-
-    async def test_nothing_goes_without_the_word(self, files: Bench) -> None:
-        old = await self.cramped(files, "~/srv/models/Old-Model")
-        files.agrees = False
-        with pytest.raises(Refused, match="not confirmed"):
-            await step("space").apply(files.ctx)
-        assert (old / "model.safetensors").exists()
-
-    async def test_a_folder_that_serves_stays(self, files: Bench) -> None:
-        await self.cramped(files, "~/srv/models/GLM-5-NVFP4")
-        with pytest.raises(Refused, match="lacking"):
-            await step("space").apply(files.ctx)
-        assert any(isinstance(event, Noted) and "unit file" in event.text for event in files.events), files.events
-        assert (files.root / "srv/models/GLM-5-NVFP4/config.json").exists()
-        assert files.words == []
-
-    async def test_too_little_room_is_refused_before_anything_is_fetched(self, files: Bench) -> None:
-        await self.cramped(files)
-        with pytest.raises(Refused, match="lacking"):
-            await step("space").check(files.ctx)
 
 
 async def test_a_full_disk_is_named_and_what_was_fetched_stays(new_practice: NewPractice) -> None:

@@ -173,6 +173,8 @@ def test_states() -> None:
     assert (state.phase, state.code, state.signal, state.ended) == ("failed", None, 9, 2.0)
     with pytest.raises(CommandFailed, match="no room"):
         parse_job("a", {"relaunch_job": {"phase": "refused", "error": "no room"}})
+    with pytest.raises(Refused, match="job a cannot be put on the node: /jobs/a: No space left"):
+        parse_job("a", {"relaunch_job": {"phase": "unwritten", "error": "/jobs/a: No space left on device"}})
     for answer in (None, [], {}, {"relaunch_job": {"phase": "happy"}}):
         with pytest.raises(RelaunchError):
             parse_job("a", answer)
