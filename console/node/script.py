@@ -7,10 +7,11 @@ no text is quoted for a shell. A script prints its answer with `print(json.dumps
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from console.errors import CommandFailed, RelaunchError
+from console.errors import CommandFailed, Refused, RelaunchError
 from console.node.base import Argv, Node, succeeded
 
 # isolated mode: neither the working folder nor PYTHON* variables of the login change what runs
@@ -18,6 +19,8 @@ _BOOTSTRAP = (
     "import json,sys;d=json.loads(sys.stdin.buffer.readline().decode());"
     "exec(compile(d['source'],d['name'],'exec'),{'__name__':'__main__','ASK':d['ask']})"
 )
+_FULL = re.compile(r"\[Errno (?:28|122)\][^:]*(?:: '(.+)')?$")
+"""The last line of a traceback of ENOSPC or EDQUOT, with the path where Python tells it."""
 
 
 def python_call(name: str, source: str, ask: Mapping[str, Any], *, python: str = "python3") -> tuple[Argv, bytes]:
@@ -37,14 +40,19 @@ async def ask(
     mutates: bool = False,
     python: str = "python3",
 ) -> Any:
-    """Run `source` on the node and return the JSON it printed last. Raises what `succeeded` raises, and
-    `RelaunchError` when the answer is no JSON."""
+    """Run `source` on the node and return the JSON it printed last. Raises what `succeeded` raises, `Refused` when the
+    script met a full disk, and `RelaunchError` when the answer is no JSON."""
     argv, stdin = python_call(name, source, question, python=python)
     result = await node.run(argv, input=stdin, timeout=timeout, sudo=sudo, mutates=mutates)
     try:
         answer = succeeded(result, argv)
     except CommandFailed as error:
         last = next((line for line in reversed(error.err.splitlines()) if line.strip()), "no error text")
+        if full := _FULL.search(last):
+            where = full[1] or f"what the {name} script writes"
+            raise Refused(
+                f"{node.name}: no room for {where}", "make room on that disk, then say the same again"
+            ) from error
         raise CommandFailed((f"{python} ({name})",), error.exit_status, last) from error
     lines = answer.out.rstrip().splitlines()
     try:
