@@ -10,9 +10,9 @@ READY := $(VENV)/.ready
 rehearse: $(READY)
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/relaunch --rehearse; else $(BIN)/relaunch --rehearse --script redeploy --yes; fi
 
-# Two files at a time, the slow layers first: some wait for a node, not for a core. What was left out, and why, stands at the end.
+# Three files at a time, the slow layers first: they wait for nodes more than for cores. What was left out, and why, stands at the end.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # A real vLLM on this machine's CPU, on a real node: 2.5 GB under /opt, made once, then some ten minutes on two cores.
 test-vllm: $(READY)

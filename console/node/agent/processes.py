@@ -25,6 +25,14 @@ def start_ticks(pid: int) -> Optional[int]:
         return None
 
 
+def parent(pid: int) -> int:
+    """The parent's pid; 0 when there is no such process here."""
+    try:
+        return int(read("/proc/%d/stat" % pid).rpartition(")")[2].split()[1])
+    except (IndexError, ValueError):
+        return 0
+
+
 def started(ticks: int) -> float:
     """UNIX time of a start time in clock ticks since boot, to a hundredth of a second."""
     since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
@@ -34,10 +42,12 @@ def started(ticks: int) -> float:
 def unit_of(pid: int) -> Optional[str]:
     """The systemd unit whose cgroup holds the process; None outside of any service or scope."""
     if ROOT:
-        top = ROOT + "/sys/fs/cgroup"
-        for folder, _, names in os.walk(top):
-            if "cgroup.procs" in names and str(pid) in read(folder + "/cgroup.procs").split():
-                return os.path.basename(folder)
+        folders = [folder for folder, _, names in os.walk(ROOT + "/sys/fs/cgroup") if "cgroup.procs" in names]
+        members = {member: folder for folder in folders for member in read(folder + "/cgroup.procs").split()}
+        while pid > 1:  # a child of a member is one, also while the practice init has not written it down yet
+            if str(pid) in members:
+                return os.path.basename(members[str(pid)])
+            pid = parent(pid)
         return None
     for line in read("/proc/%d/cgroup" % pid).splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
