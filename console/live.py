@@ -79,6 +79,10 @@ class LogView:
     diagnosis: Diagnosis | None = None
 
 
+CONNECTING = LinkState(False, reason="connecting")
+"""The link before its first login: neither up nor lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Glance:
     """Everything a screen may show, as known now. None is unknown."""
@@ -87,7 +91,7 @@ class Glance:
     node: str = ""
     profile: Profile | None = None
     rehearsal: bool = False
-    link: LinkState = field(default_factory=lambda: LinkState(False, reason="connecting"))
+    link: LinkState = CONNECTING
     facts: Facts | None = None
     facts_seen: float | None = None
     good: Release | None = None

@@ -1,4 +1,5 @@
-"""Questions: a box over the screen, Cancel focused; h/l, arrows or Tab choose, Enter takes, q or Esc cancels.
+"""Questions: a box over the screen, Cancel focused; h/l, arrows or Tab choose, Enter takes, q or Esc cancels. Beside the
+choices stand the keys, where there is room.
 
 The box is drawn with ASCII alone. `typed` wants a word typed (a node's name, a folder); `secret` takes a password without
 echo. What is asked about may come from a node and is cleaned here.
@@ -21,6 +22,7 @@ from console.node.prompts import UnknownHost
 from console.printing import moved_lines
 from console.text import Secret, clean, duration
 from screens.deeds import up_units
+from screens.status import live_keys
 from screens.widgets.lines import Lines, Pane, Part, line, wrap
 
 if TYPE_CHECKING:
@@ -39,8 +41,9 @@ class Choices(Pane):
     can_focus = True
     DEFAULT_CSS = "Choices { height: 1; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l,right", "move(1)", "next", id="dialog.next", show=False),
-        Binding("h,left", "move(-1)", "previous", id="dialog.previous", show=False),
+        Binding("l,right", "move(1)", "choose", id="dialog.next"),
+        Binding("h,left", "move(-1)", "choose", id="dialog.previous", show=False),
+        Binding("tab", "turn", "choose the next, or go to the line", id="dialog.turn", show=False),
         Binding("enter,space", "take", "take", id="dialog.take"),
     ]
 
@@ -56,7 +59,18 @@ class Choices(Pane):
             look = "reverse bold" if here and self.has_focus else ("bold" if here else "dim")
             mark = self.glyphs.cursor if here else " "
             parts += [(f"{mark}[ {word} ]", look), "  "]
+        keys = "  ".join(f"{key} {words}" for _, key, words in live_keys(self.screen.active_bindings))
+        room = width - sum(len(part if isinstance(part, str) else part[0]) for part in parts)
+        if self.has_focus and 0 < len(keys) <= room:
+            parts += [" " * (room - len(keys)), (keys, "dim")]
         return [line(*parts)]
+
+    def action_turn(self) -> None:
+        if len(self.screen.focus_chain) > 1:
+            self.screen.focus_next()
+        else:
+            self.chosen = (self.chosen + 1) % len(self.words)
+            self.redraw()
 
     def action_move(self, step: int) -> None:
         self.chosen = max(0, min(len(self.words) - 1, self.chosen + step))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import ActiveBinding, Binding
 from textual.strip import Strip
 
-from console.live import Glance
+from console.live import CONNECTING, Glance
 from console.text import clean, duration
 from screens.keys import shown
 from screens.source import STALE_SECONDS, Moment
@@ -86,6 +86,8 @@ class StatusLine(Pane):
             return f"link {'?' if link.latency_ms is None else f'{link.latency_ms:.0f}'} ms"
         if not self._glance.node and not link.reason:
             return ("not connected", "yellow")
+        if link == CONNECTING:
+            return ("connecting", "yellow")
         down = self.relaunch.link_down(self._moment)
         age = f" {down:.0f} s" if down >= STALE_SECONDS else ""
         return (f"{self.glyphs.fail} link down{age}: {clean(link.reason) or 'reason unknown'}"[:60], "bold red")
@@ -120,7 +122,7 @@ class KeyLine(Pane):
         return [self._keys(width)]
 
     def _keys(self, width: int) -> Strip:
-        shown = _by_id(self.screen.active_bindings)
+        shown = live_keys(self.screen.active_bindings)
         tail = [item for name in self.LAST for item in shown if item[0] == name]
         head = [item for name in self._order for item in shown if item[0] == name]
         rest = [item for item in shown if item not in head and item not in tail]
@@ -139,7 +141,7 @@ class KeyLine(Pane):
         return line(*parts)
 
 
-def _by_id(active: dict[str, ActiveBinding]) -> list[tuple[str, str, str]]:
+def live_keys(active: dict[str, ActiveBinding]) -> list[tuple[str, str, str]]:
     """(id, key, words) of each shown binding once, by its first key."""
     found: dict[str, tuple[str, str, str]] = {}
     for item in active.values():

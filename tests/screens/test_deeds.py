@@ -211,7 +211,7 @@ async def test_stop_asks_names_what_serves_and_is_saved_so_that_it_stops_again(
         await pilot.pause()
         assert isinstance(app.screen, Question)
         assert f"Serves now: {samples.UNIT}" in screen_text(app)
-        await pilot.press("l", "enter")
+        await pilot.press("tab", "enter")
         await pilot.pause()
         ((script, _),) = fixed(app).started
         assert script == load_script("stop")
