@@ -90,6 +90,11 @@ class Refused(RelaunchError):
     code = ExitCode.REFUSED
 
 
+def no_room(where: str) -> Refused:
+    """What a full disk of the node is called, wherever it shows."""
+    return Refused(f"no room for {where}", "make room on that disk, then say the same again")
+
+
 class Unreachable(RelaunchError):
     code = ExitCode.UNREACHABLE
 

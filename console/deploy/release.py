@@ -260,12 +260,18 @@ def draft(ctx: Context, number: int, *, stopped: tuple[str, ...] = ()) -> Releas
 
 
 def candidate(ctx: Context) -> Release | None:
-    """The newest release of this very text that was started and not yet judged: what a resumed run goes on with."""
-    text = wanted_text(ctx)
+    """The newest release of this very text that was started and is not the last good one yet: what a resumed run goes on
+    with. It may be written as good already, by a console that died in the middle of `keep`; then it is the one that runs.
+    """
+    text, ours, good = wanted_text(ctx), ctx.profile.service.unit, last_good(ctx.facts)
+    unit = ctx.facts.units.get(ours)
+    runs = unit.invocation if unit is not None else ""
     fresh = [
         r
         for r in releases(ctx.facts)
-        if r.state == "candidate" and r.unit == ctx.profile.service.unit and r.unit_text == text
+        if r.unit == ours
+        and r.unit_text == text
+        and (r.state == "candidate" or (r.state == "good" and r != good and r.invocation and r.invocation == runs))
     ]
     return fresh[-1] if fresh else None
 

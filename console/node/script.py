@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from console.errors import CommandFailed, Refused, RelaunchError
+from console.errors import CommandFailed, RelaunchError, no_room
 from console.node.base import Argv, Node, succeeded
 
 # isolated mode: neither the working folder nor PYTHON* variables of the login change what runs
@@ -49,10 +49,7 @@ async def ask(
     except CommandFailed as error:
         last = next((line for line in reversed(error.err.splitlines()) if line.strip()), "no error text")
         if full := _FULL.search(last):
-            where = full[1] or f"what the {name} script writes"
-            raise Refused(
-                f"{node.name}: no room for {where}", "make room on that disk, then say the same again"
-            ) from error
+            raise no_room(full[1] or f"what the {name} script writes") from error
         raise CommandFailed((f"{python} ({name})",), error.exit_status, last) from error
     lines = answer.out.rstrip().splitlines()
     try:

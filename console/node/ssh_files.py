@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from console.errors import CommandFailed, Unreachable
+from console.errors import CommandFailed, Unreachable, no_room
 from console.node.base import NoSuchFile
 from console.node.ssh_exec import GONE, Budget, NotOpened
 from console.node.ssh_library import asyncssh
@@ -104,7 +104,7 @@ async def _why_not_written(sftp: asyncssh.SFTPClient, path: str, error: asyncssh
             if await sftp.isdir(path):
                 return CommandFailed(("write", path), 1, "a folder stands at that path")
             if (await sftp.statvfs(posixpath.dirname(path) or ".")).bavail == 0:
-                return CommandFailed(("write", path), 1, "no space left on device")
+                return no_room(path)
     return _failed("write", path, error)
 
 

@@ -16,6 +16,7 @@ from console.deploy.release import (
     Release,
     adoptable,
     already_serving,
+    candidate,
     decode_release,
     encode_release,
     last_good,
@@ -161,6 +162,17 @@ def test_without_pointer_unit_or_same_text_nothing_serves(monkeypatch: pytest.Mo
     dead = context(known, monkeypatch)
     dead.found["serving"] = False
     assert not already_serving(dead)
+
+
+def test_a_release_that_a_killed_keep_left_halfway_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next one would be called the first, and what it had replaced would be forgotten."""
+    halfway = release(2, stopped=("old.service",))
+    running = {"k.service": unit()}
+    assert candidate(context(facts(release(1, invocation="b" * 32), halfway, units=running), monkeypatch)) == halfway
+    assert candidate(context(facts(halfway, good="2", units=running), monkeypatch)) is None, "it was kept"
+    assert candidate(context(facts(halfway, units={"k.service": unit(invocation="c" * 32)}), monkeypatch)) is None
+    begun = release(3, state="candidate", invocation="")
+    assert candidate(context(facts(halfway, begun, units=running), monkeypatch)) == begun
 
 
 def test_a_start_under_way_is_adopted_and_a_crash_loop_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
