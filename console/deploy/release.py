@@ -265,7 +265,7 @@ def candidate(ctx: Context) -> Release | None:
     """
     text, ours, good = wanted_text(ctx), ctx.profile.service.unit, last_good(ctx.facts)
     unit = ctx.facts.units.get(ours)
-    runs = unit.invocation if unit is not None else ""
+    runs = unit.invocation if unit is not None and running(unit) else ""  # systemd remembers it of a stopped one, too
     fresh = [
         r
         for r in releases(ctx.facts)

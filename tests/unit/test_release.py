@@ -171,6 +171,8 @@ def test_a_release_that_a_killed_keep_left_halfway_is_gone_on_with(monkeypatch: 
     assert candidate(context(facts(release(1, invocation="b" * 32), halfway, units=running), monkeypatch)) == halfway
     assert candidate(context(facts(halfway, good="2", units=running), monkeypatch)) is None, "it was kept"
     assert candidate(context(facts(halfway, units={"k.service": unit(invocation="c" * 32)}), monkeypatch)) is None
+    stopped = {"k.service": unit(active="inactive", sub="dead")}
+    assert candidate(context(facts(halfway, units=stopped), monkeypatch)) is None, "it ran once, and was gone back from"
     begun = release(3, state="candidate", invocation="")
     assert candidate(context(facts(halfway, begun, units=running), monkeypatch)) == begun
 
