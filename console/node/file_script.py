@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import errno
-import os
 from pathlib import Path
 
 from console.errors import CommandFailed, no_room
@@ -15,7 +13,6 @@ from console.node.script import ask
 _SCRIPT = Path(__file__).with_name("node_file.py")
 _SLOWEST = 32 * 1024
 """Bytes per second below which a transfer counts as stuck."""
-_FULL = {os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)}
 
 
 async def read_by_script(node: Node, path: str, limit: int, *, sudo: bool, python: str = "python3") -> bytes:
@@ -43,7 +40,7 @@ async def _answer(node: Node, question: dict[str, object], size: int, *, sudo: b
         node, f"{verb} file", source, question, timeout=60 + size / _SLOWEST, sudo=sudo, mutates=verb == "write",
         python=python,
     )  # fmt: skip
-    if answer.get("error") in _FULL:
+    if "full" in answer:
         raise no_room(path)
     if "error" in answer:
         raise CommandFailed((verb, path), 1, answer["error"])

@@ -1,10 +1,11 @@
 """Reads or replaces one file. Runs on the node as root, where the login alone may not: stdlib only, Python 3.6 and newer.
 
 ASK: op "read" (path, limit) answers {"data": base64}; op "write" (path, mode, data as base64) answers {"written": bytes}.
-What goes wrong answers {"missing": true} or {"error": text}; then the old content stands and no temporary file is left.
+What goes wrong answers {"missing": true}, {"full": true} for the disk, or {"error": text}; then the old content stands and no temporary file is left.
 """
 
 import base64
+import errno
 import fcntl
 import json
 import os
@@ -79,6 +80,8 @@ def main() -> Dict[str, Any]:
     except FileNotFoundError:
         return {"missing": True}
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # told by number: its words are in the node's language
+            return {"full": True}
         return {"error": error.strerror or str(error)}
 
 
